@@ -38,7 +38,10 @@ async fn main() -> fairlock::Result<()> {
         None => LockManager::in_memory(),
     };
     // A fixed lease is not renewed: it stands for a holder that is frozen, and whose renewals stop with it.
-    let lock = locks.lock("document:7").fixed_lease(Duration::from_millis(300));
+    let lock = locks
+        .lock("document:7")
+        .lease(Duration::from_millis(300))
+        .renew(false);
     let mut document = Document::default();
 
     let slow = lock.acquire().await?;

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use fairlock::{Leadership, LockManager, Term};
+use fairlock::{HoldToken, Leadership, Lock, LockManager};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -29,7 +29,7 @@ async fn main() -> fairlock::Result<()> {
     };
     // If a leader dies, the next one leads after two seconds.
     let scheduler = |locks: &LockManager| locks.leadership("scheduler").lease(2 * SECOND);
-    let watcher = tokio::spawn(watch(scheduler(&one)));
+    let watcher = tokio::spawn(watch(one.lock("scheduler")));
 
     // An instance leads again and again. Here it stops after some seconds; a service waits for a signal.
     let first = tokio::spawn(instance("one", scheduler(&one), 3 * SECOND));
@@ -56,15 +56,15 @@ async fn main() -> fairlock::Result<()> {
 
 async fn instance(name: &str, scheduler: Leadership, lasts: Duration) -> fairlock::Result<()> {
     let shutdown = tokio::time::sleep(lasts);
-    let led = scheduler.run_until(shutdown, |term| schedule(name, term));
+    let led = scheduler.run_until(shutdown, |token| schedule(name, token));
     let _: Option<()> = led.await?;
     println!("{name}: stopped");
     Ok(())
 }
 
 /// What the leader does. It is dropped when its term is over.
-async fn schedule(name: &str, term: Term) {
-    println!("{name}: leads under fence {}", term.fence());
+async fn schedule(name: &str, token: HoldToken) {
+    println!("{name}: leads under fence {}", token.fence());
     loop {
         tokio::time::sleep(SECOND / 4).await;
         println!("{name}: schedules");
@@ -72,10 +72,10 @@ async fn schedule(name: &str, term: Term) {
 }
 
 /// Others learn by label who leads.
-async fn watch(scheduler: Leadership) {
+async fn watch(scheduler: Lock) {
     let mut watch = scheduler.watch(SECOND / 4);
-    loop {
-        match watch.changed().await {
+    while let Some(status) = watch.next().await {
+        match status.map(|status| status.holder) {
             Ok(Some(leader)) => println!("watcher: {} leads", leader.label.unwrap_or_default()),
             Ok(None) => println!("watcher: nobody leads"),
             Err(error) => println!("watcher: {error}"),

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use fairlock::{LockManager, TryAcquire};
+use fairlock::{Error, LockManager};
 
 #[tokio::main]
 async fn main() -> fairlock::Result<()> {
@@ -19,10 +19,11 @@ async fn main() -> fairlock::Result<()> {
     let guard = lock.acquire_timeout(Duration::from_secs(10)).await?;
     println!("holding {} with fence {}", guard.name(), guard.fence());
 
-    // Who does not want to wait is told when the lease of the holder ends.
-    match lock.try_acquire().await? {
-        TryAcquire::Acquired(_) => println!("never printed: the lock is held"),
-        TryAcquire::Busy(busy) => println!("busy; retry after {} s", busy.retry_after_secs()),
+    // Who does not want to wait is told at once.
+    match lock.try_acquire().await {
+        Ok(_) => println!("never printed: the lock is held"),
+        Err(Error::Busy { waiting, .. }) => println!("busy, and {waiting} wait"),
+        Err(error) => return Err(error),
     }
 
     // The work is stopped, with `Err(Lost)`, should the lease be lost meanwhile.

@@ -1,9 +1,9 @@
 -- look: renews a hold of a quorum, raises its fence, and says whether an earlier request is queued.
 --
 -- In a quorum, a lock is held by holds on a majority of independent servers under one fence. Called for each
--- hold of a request that has no such majority yet. Its client gives the hold up for an earlier request, and
--- raises the fence if another hold of the request has a larger one. A second call finds the hold by the fence
--- to which the first one raised it.
+-- hold of a request that has no such majority yet, and for one that comes later than the majority. Its client
+-- gives the hold up for an earlier request, and raises the fence if another hold of the request has a larger
+-- one. A second call finds the hold by the fence to which the first one raised it.
 --
 -- Returns `status request now deadline` and the words given here. Times are in ms of the server's clock. The
 -- status is NEWER_FORMAT or one of these:

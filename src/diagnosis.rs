@@ -2,14 +2,16 @@
 
 use std::fmt;
 
-/// One thing that [`LockManagerBuilder::diagnose`](crate::LockManagerBuilder::diagnose) has looked at.
+/// One thing that the [examination of a server](crate::diagnose::server) has looked at.
 ///
 /// # Examples
 /// ```no_run
 /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
-/// use fairlock::{LockManager, Verdict};
+/// use fairlock::LockManager;
+/// use fairlock::diagnose::{self, Verdict};
 ///
-/// for finding in LockManager::builder().diagnose(["redis://127.0.0.1:6379"]).await? {
+/// let settings = LockManager::builder();
+/// for finding in diagnose::server(settings, "redis://127.0.0.1:6379").await? {
 ///     if finding.verdict != Verdict::Fine {
 ///         eprintln!("{}: {}: {}", finding.server, finding.subject, finding.text);
 ///     }
@@ -33,7 +35,7 @@ pub struct Finding {
 ///
 /// # Examples
 /// ```
-/// use fairlock::Subject;
+/// use fairlock::diagnose::Subject;
 ///
 /// assert_eq!(Subject::Right("+hget".to_owned()).to_string(), "right +hget");
 /// assert_eq!(Subject::Eviction.to_string(), "eviction");
@@ -84,7 +86,7 @@ impl fmt::Display for Subject {
 ///
 /// # Examples
 /// ```
-/// use fairlock::Verdict;
+/// use fairlock::diagnose::Verdict;
 ///
 /// let worst = [Verdict::Fine, Verdict::Refused, Verdict::Warning].into_iter().max();
 /// assert_eq!(worst, Some(Verdict::Refused));

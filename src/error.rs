@@ -18,6 +18,17 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// The reasons why a call did not do its work, sorted by the caller's next step.
 ///
+/// | error | [transient](Error::is_transient) | next step | a web handler answers |
+/// |---|---|---|---|
+/// | [`Busy`](Error::Busy), [`Timeout`](Error::Timeout) | yes | wait longer, or leave it | 503 |
+/// | [`QueueFull`](Error::QueueFull), [`TooManyHolds`](Error::TooManyHolds) | yes | shed load | 503 |
+/// | [`NotReplicated`](Error::NotReplicated) | yes | try again | 503 |
+/// | [`Unavailable`](Error::Unavailable), [`NoQuorum`](Error::NoQuorum) | yes | try again, and alert | 503 |
+/// | [`Lost`](Error::Lost) | no | find out what was done, and do the rest again | 503 |
+/// | [`Closed`](Error::Closed) | no | the process ends | 503 |
+/// | [`Refused`](Error::Refused) | no | mend the set-up | 500 |
+/// | [`Invalid`](Error::Invalid) | no | mend the program | 500 |
+///
 /// # Examples
 /// ```
 /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
@@ -27,7 +38,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 ///
 /// match locks.lock("invoice:42").acquire_timeout(Duration::from_secs(1)).await {
 ///     Ok(guard) => guard.release().await?,
-///     Err(Error::Timeout { retry_after, .. }) => println!("busy, retry in {retry_after:?}"),
+///     Err(Error::Timeout { waited, .. }) => println!("busy for {waited:?}"),
 ///     Err(error) if error.is_transient() => println!("retry later: {error}"),
 ///     Err(error) => return Err(error),
 /// }
@@ -36,14 +47,23 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Error {
+    /// The lock is held, or others wait for it, and the call was not to wait
+    /// ([`try_acquire`](crate::Lock::try_acquire)). Nothing is held, and nothing is queued.
+    Busy {
+        /// The time after which the lock can be free if nobody renews its lease and nobody releases it. It
+        /// says nothing about when that will be: most holders are done much sooner.
+        ttl: Duration,
+        /// How many requests wait for the lock. [`Status::waiting`](crate::Status::waiting) says which ones
+        /// count.
+        waiting: u64,
+    },
     /// The wait was over before it was this request's turn, or before a server answered that could do the
     /// work. Nothing is held, and nothing is queued any more.
     Timeout {
         /// How long the call waited.
         waited: Duration,
-        /// The time until the holder's lease ends if it is not renewed (1 ms at least, also if no server told
-        /// of a holder). The holder may release the lock sooner, or renew its lease.
-        retry_after: Duration,
+        /// As for [`Busy`](Error::Busy). Zero if no server told of a holder.
+        ttl: Duration,
     },
     /// This client has as many waiters as its settings allow. Nothing was sent.
     QueueFull {
@@ -61,7 +81,7 @@ pub enum Error {
         got: u32,
     },
     /// In a quorum: too few servers answered, or too few may grant locks yet. A server that has just started
-    /// grants none for a while ([`longest_lease`](crate::LockManagerBuilder::longest_lease)). Try again
+    /// grants none for a while ([`longest_lease`](crate::Quorum::longest_lease)). Try again
     /// later.
     NoQuorum {
         /// The number of servers.
@@ -103,7 +123,8 @@ impl Error {
     pub fn is_transient(&self) -> bool {
         matches!(
             self,
-            Error::Timeout { .. }
+            Error::Busy { .. }
+                | Error::Timeout { .. }
                 | Error::QueueFull { .. }
                 | Error::TooManyHolds
                 | Error::NotReplicated { .. }
@@ -111,39 +132,13 @@ impl Error {
                 | Error::Unavailable(_)
         )
     }
-
-    /// Returns how long to wait before the next try, where that is known: the `retry_after` of
-    /// [`Error::Timeout`]. It suits an HTTP `Retry-After`.
-    ///
-    /// # Examples
-    /// ```
-    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
-    /// # let locks = fairlock::LockManager::in_memory();
-    /// use std::time::Duration;
-    ///
-    /// let lock = locks.lock("invoice:42");
-    /// let _held = lock.acquire().await?;
-    /// let error = lock.acquire_timeout(Duration::ZERO).await.unwrap_err();
-    /// assert!(error.retry_after().is_some());
-    /// # Ok(()) }
-    /// ```
-    pub fn retry_after(&self) -> Option<Duration> {
-        match self {
-            Error::Timeout { retry_after, .. } => Some(*retry_after),
-            _ => None,
-        }
-    }
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::Timeout { waited, retry_after } => {
-                write!(
-                    f,
-                    "not acquired within {waited:?}; the lock may be free in {retry_after:?}"
-                )
-            }
+            Error::Busy { waiting, .. } => write!(f, "the lock is busy, and {waiting} wait for it"),
+            Error::Timeout { waited, .. } => write!(f, "not acquired within {waited:?}"),
             Error::QueueFull { max_waiters } => {
                 write!(
                     f,
@@ -277,108 +272,77 @@ impl std::error::Error for Invalid {}
 /// ```
 /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
 /// # let locks = fairlock::LockManager::in_memory();
-/// use fairlock::LostReason;
+/// use fairlock::{Error, HoldEnd};
 ///
 /// let guard = locks.lock("invoice:42").acquire().await?;
-/// let lost = guard.lost();
-/// drop(guard);
-/// let lost = lost.await;
-/// assert_eq!((lost.name(), lost.reason()), ("invoice:42", LostReason::Released));
+/// locks.lock("invoice:42").force_release(guard.fence()).await?;
+/// if let Err(Error::Lost(lost)) = guard.renew().await {
+///     assert_eq!((&*lost.name, lost.reason), ("invoice:42", HoldEnd::Taken));
+/// }
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Lost {
-    name: Arc<str>,
-    reason: LostReason,
+    /// The name of the lock.
+    pub name: Arc<str>,
+    /// Why the lease is over.
+    pub reason: HoldEnd,
 }
 
-/// The reason why a lease is over.
+/// How a hold ended.
 ///
 /// # Examples
 /// ```
 /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
 /// # let locks = fairlock::LockManager::in_memory();
-/// use fairlock::LostReason;
+/// use fairlock::HoldEnd;
 ///
-/// # let guard = locks.lock("invoice:42").acquire().await?;
-/// if let Err(lost) = guard.check() {
-///     match lost.reason() {
-///         LostReason::Expired => println!("the server was out of reach, or the lease was fixed"),
-///         LostReason::Taken => println!("taken by force, or forgotten by a failover"),
-///         reason => println!("{reason:?}"),
+/// let guard = locks.lock("invoice:42").acquire().await?;
+/// let token = guard.token();
+/// tokio::spawn(async move {
+///     match token.lost().await {
+///         HoldEnd::Released => {} // the work is done
+///         lost => eprintln!("stop: {lost}"),
 ///     }
-/// }
+/// });
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum LostReason {
-    /// The lease ran out: no renewal succeeded in time, or it was a fixed lease.
+pub enum HoldEnd {
+    /// The guard was released or dropped. Nothing is wrong.
+    Released,
+    /// The lease ran out: no renewal succeeded in time, or it was not to be renewed.
     Expired,
     /// The server has another holder, or none: the lock was taken by force, its key was deleted, or its grant
     /// was forgotten by a failover. In a quorum, a majority of the servers say so.
     Taken,
     /// The hold reached its `max_hold`.
     MaxHold,
-    /// The guard was released or dropped. Nothing is wrong.
-    Released,
+}
+
+impl fmt::Display for HoldEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            HoldEnd::Released => "it was released",
+            HoldEnd::Expired => "it expired",
+            HoldEnd::Taken => "it was taken away on the server",
+            HoldEnd::MaxHold => "the maximum hold time was reached",
+        })
+    }
 }
 
 impl Lost {
-    pub(crate) fn new(name: Arc<str>, reason: LostReason) -> Lost {
+    pub(crate) fn new(name: Arc<str>, reason: HoldEnd) -> Lost {
         Lost { name, reason }
-    }
-
-    /// Returns the name of the lock.
-    ///
-    /// # Examples
-    /// ```
-    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
-    /// # let locks = fairlock::LockManager::in_memory();
-    /// use fairlock::Error;
-    ///
-    /// let guard = locks.lock("invoice:42").acquire().await?;
-    /// let fence = guard.fence();
-    /// locks.lock("invoice:42").force_release(fence).await?;
-    /// if let Err(Error::Lost(lost)) = guard.renew().await {
-    ///     assert_eq!(lost.name(), "invoice:42");
-    /// }
-    /// # Ok(()) }
-    /// ```
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Returns why the lease is over.
-    ///
-    /// # Examples
-    /// ```
-    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
-    /// # let locks = fairlock::LockManager::in_memory();
-    /// use fairlock::{Error, LostReason};
-    ///
-    /// let guard = locks.lock("invoice:42").acquire().await?;
-    /// let fence = guard.fence();
-    /// locks.lock("invoice:42").force_release(fence).await?;
-    /// if let Err(Error::Lost(lost)) = guard.renew().await {
-    ///     assert_eq!(lost.reason(), LostReason::Taken);
-    /// }
-    /// # Ok(()) }
-    /// ```
-    pub fn reason(&self) -> LostReason {
-        self.reason
     }
 }
 
 impl fmt::Display for Lost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let why = match self.reason {
-            LostReason::Expired => "it expired",
-            LostReason::Taken => "it was taken away on the server",
-            LostReason::MaxHold => "the maximum hold time was reached",
-            LostReason::Released => "it was released",
-        };
-        write!(f, "the lease on lock {:?} is over: {why}", self.name)
+        let Lost { name, reason } = self;
+        write!(f, "the lease on lock {name:?} is over: {reason}")
     }
 }
 

@@ -1,19 +1,22 @@
 //! The guard: a lock that is held.
 
 mod ending;
+mod token;
 
 use std::fmt;
 use std::pin::pin;
 use std::sync::Arc;
 
+use self::token::HoldOrTurn;
+pub use self::token::HoldToken;
 use crate::engine::client::Client;
 use crate::engine::counters::{Counters, Holding, How};
-use crate::error::{Lost, Result};
+use crate::error::{HoldEnd, Lost, Result};
 use crate::fence::Fence;
 use crate::lease::Lease;
-use crate::local_queue::turn::{SharedTurn, Turn};
+use crate::local_queue::turn::Turn;
 use crate::owner::Owner;
-use crate::place::held::{Held, HoldRef, SharedHold};
+use crate::place::held::{Held, HoldRef};
 
 /// A lock that is held until the guard is released or dropped, or until its lease is lost.
 ///
@@ -104,18 +107,6 @@ impl LockGuard {
         self.hold().begin_guard(counters, holding);
     }
 
-    /// Reports the end of the lease to others.
-    pub(crate) fn watched(&self) -> Watched {
-        let what = match &self.kept {
-            Kept::Hold(held) => HoldOrTurn::Hold(held.hold().share()),
-            Kept::Turn(turn) => HoldOrTurn::Turn(turn.share()),
-        };
-        Watched {
-            what,
-            client: Arc::clone(self.client()),
-        }
-    }
-
     pub(crate) fn shared_name(&self) -> Arc<str> {
         Arc::clone(self.hold().name())
     }
@@ -167,11 +158,36 @@ impl LockGuard {
     /// # let _ = (fence, sql);
     /// # Ok(()) }
     /// ```
-    #[doc(alias = "token")]
     pub fn fence(&self) -> Fence {
         match &self.kept {
             Kept::Hold(held) => held.fence(),
             Kept::Turn(turn) => turn.fence(),
+        }
+    }
+
+    /// Returns a token of the hold, for tasks that have to end with it. It does not keep the lock.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// let guard = locks.lock("invoice:42").acquire().await?;
+    /// let token = guard.token();
+    /// let task = tokio::spawn(async move { println!("stop: {}", token.lost().await) });
+    /// guard.release().await?;
+    /// # task.await.unwrap();
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias = "CancellationToken")]
+    pub fn token(&self) -> HoldToken {
+        HoldToken {
+            name: self.shared_name(),
+            fence: self.fence(),
+            hold: match &self.kept {
+                Kept::Hold(held) => HoldOrTurn::Hold(held.hold().share()),
+                Kept::Turn(turn) => HoldOrTurn::Turn(turn.share()),
+            },
+            client: Arc::clone(self.client()),
         }
     }
 
@@ -184,7 +200,7 @@ impl LockGuard {
     /// # let lock = locks.lock("invoice:42");
     /// let guard = lock.acquire().await?;
     /// let lease = guard.lease();
-    /// println!("{:?}, for another {:?}", lease.state(), lease.remaining());
+    /// println!("{:?}, for another {:?}", lease.state, lease.remaining);
     /// # Ok(()) }
     /// ```
     #[doc(alias = "ttl")]
@@ -234,10 +250,8 @@ impl LockGuard {
         self.hold().check()
     }
 
-    /// Waits until the lease is over, whatever the network does.
-    ///
-    /// The future borrows nothing, so that a watcher can be spawned. Once the guard is released or dropped,
-    /// it resolves too, with [`LostReason::Released`](crate::LostReason::Released).
+    /// Waits until the hold is over, whatever the network does, and tells how it ended. The future borrows
+    /// nothing, so that a watcher can be spawned.
     ///
     /// # Panics
     /// If it is polled outside of a Tokio runtime, like Tokio's own timers. Not if the manager has [a thread
@@ -258,8 +272,8 @@ impl LockGuard {
     /// # watcher.await.unwrap();
     /// # Ok(()) }
     /// ```
-    pub fn lost(&self) -> impl Future<Output = Lost> + Send + use<> {
-        self.watched().lost()
+    pub fn lost(&self) -> impl Future<Output = HoldEnd> + Send + use<> {
+        self.token().lost()
     }
 
     /// Runs `work` for as long as the lease lasts.
@@ -291,7 +305,7 @@ impl LockGuard {
     pub async fn run<W: Future>(&self, work: W) -> Result<W::Output> {
         self.client().runtime.check()?;
         self.check()?;
-        unless_lost(self.lost(), work).await
+        unless_lost(self.token().over(), work).await
     }
 
     /// Renews the lease now, in one round trip that proves that the lock is still held. In a quorum, a
@@ -303,7 +317,8 @@ impl LockGuard {
     ///   in a quorum [`Error::NoQuorum`](crate::Error::NoQuorum) if no majority did. The lease lasts as long
     ///   as before, and is in doubt.
     /// - [`Error::Refused`](crate::Error::Refused) if the server refuses this client.
-    /// - [`Error::Invalid`](crate::Error::Invalid) outside of a Tokio runtime.
+    /// - [`Error::Invalid`](crate::Error::Invalid) if the lock has [`renew(false)`](crate::Lock::renew), and
+    ///   outside of a Tokio runtime.
     ///
     /// # Cancel safety
     /// Dropping the future changes nothing, except that the lease may have been renewed.
@@ -315,7 +330,7 @@ impl LockGuard {
     /// # let lock = locks.lock("invoice:42");
     /// let guard = lock.acquire().await?;
     /// let lease = guard.renew().await?; // right before a step that nothing can stop
-    /// println!("{:?} for that step", lease.remaining());
+    /// println!("{:?} for that step", lease.remaining);
     /// # Ok(()) }
     /// ```
     #[doc(alias = "extend")]
@@ -348,48 +363,10 @@ impl fmt::Debug for LockGuard {
 }
 
 /// Does the work until it ends, or the lease is lost.
-pub(crate) async fn unless_lost<W: Future>(lost: impl Future<Output = Lost>, work: W) -> Result<W::Output> {
+async fn unless_lost<W: Future>(lost: impl Future<Output = Lost>, work: W) -> Result<W::Output> {
     tokio::select! {
         biased;
         lost = lost => Err(lost.into()),
         output = work => Ok(output),
-    }
-}
-
-/// Reports the end of a guard's lease, and does not keep the lock.
-#[derive(Clone, Debug)]
-pub(crate) struct Watched {
-    what: HoldOrTurn,
-    client: Arc<Client>,
-}
-
-#[derive(Clone, Debug)]
-enum HoldOrTurn {
-    Hold(SharedHold),
-    Turn(SharedTurn),
-}
-
-impl Watched {
-    pub(crate) fn client(&self) -> &Client {
-        &self.client
-    }
-
-    /// Checks by the local clock that the lease lasts. A turn that was passed on is not looked for.
-    pub(crate) fn check(&self) -> Result<(), Lost> {
-        match &self.what {
-            HoldOrTurn::Hold(hold) => hold.as_ref().check(),
-            HoldOrTurn::Turn(turn) => turn.hold().check(),
-        }
-    }
-
-    /// Waits until the lease is over, or the turn was passed on.
-    pub(crate) async fn lost(self) -> Lost {
-        let lost = pin!(async {
-            match &self.what {
-                HoldOrTurn::Hold(hold) => hold.as_ref().lost().await,
-                HoldOrTurn::Turn(turn) => turn.over().await,
-            }
-        });
-        self.client.runtime.serves(lost).await
     }
 }

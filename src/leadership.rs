@@ -5,9 +5,6 @@
 //! a task of its own. A watch asks for the status from time to time, because no message tells others of a
 //! grant.
 
-mod lead;
-mod watch;
-
 use std::convert::Infallible;
 use std::fmt;
 use std::ops::ControlFlow;
@@ -16,9 +13,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-pub use self::lead::{Lead, Term};
-pub use self::watch::LeaderWatch;
 use crate::error::Result;
+use crate::guard::{HoldToken, LockGuard};
 use crate::lock::Lock;
 use crate::manager::LockManager;
 use crate::status::Holder;
@@ -37,7 +33,7 @@ impl LockManager {
     /// use std::time::Duration;
     ///
     /// let scheduler = locks.leadership("scheduler").lease(Duration::from_secs(10));
-    /// let jobs = scheduler.run(async |term| format!("3 jobs under fence {}", term.fence())).await?;
+    /// let jobs = scheduler.run(async |token| format!("3 jobs under fence {}", token.fence())).await?;
     /// println!("{jobs}");
     /// # Ok(()) }
     /// ```
@@ -62,22 +58,22 @@ impl LockManager {
 ///
 /// [`run`](Self::run) campaigns, does the work of the leader, and campaigns again after a loss.
 /// [`campaign`](Self::campaign) is one term, for programs that do this by themselves.
-/// [`leader`](Self::leader) and [`watch`](Self::watch) are for those that want to know who leads.
+/// [`leader`](Self::leader) and [`Lock::watch`] are for those that want to know who leads.
 ///
 /// # What a leader may not assume
 /// A lead is a [lease, not a mutex](crate#a-lease-not-a-mutex). A leader that is paused for longer than its
 /// lease goes on with its next instruction while another process leads. Its work is stopped at the next
-/// `.await`. Where an outdated leader would do harm, hand [`Term::fence`] to the resource, and have it refuse
-/// smaller numbers.
+/// `.await`. Where an outdated leader would do harm, hand [`HoldToken::fence`] to the resource, and have it
+/// refuse smaller numbers.
 ///
 /// # Examples
 /// ```
 /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
 /// # let locks = fairlock::LockManager::in_memory();
-/// use fairlock::Term;
+/// use fairlock::HoldToken;
 ///
-/// async fn schedule(term: Term) -> u32 {
-///     println!("leading under fence {}", term.fence());
+/// async fn schedule(token: HoldToken) -> u32 {
+///     println!("leading under fence {}", token.fence());
 ///     7 // a real leader goes on until its process ends
 /// }
 ///
@@ -114,7 +110,7 @@ impl Leadership {
     /// use std::time::Duration;
     ///
     /// let lead = locks.leadership("scheduler").lease(Duration::from_secs(5)).campaign().await?;
-    /// assert_eq!(lead.lease().length(), Duration::from_secs(5));
+    /// assert_eq!(lead.lease().length, Duration::from_secs(5));
     /// # Ok(()) }
     /// ```
     #[doc(alias = "LeaseDuration")]
@@ -135,12 +131,12 @@ impl Leadership {
     /// # async fn main() -> fairlock::Result<()> {
     /// # let locks = fairlock::LockManager::in_memory();
     /// use std::time::Duration;
-    /// use fairlock::{Error, LostReason};
+    /// use fairlock::{Error, HoldEnd};
     ///
     /// let hourly = locks.leadership("scheduler").max_hold(Duration::from_secs(3600));
     /// let lead = hourly.campaign().await?;
     /// let stuck = lead.run(std::future::pending::<()>()).await;
-    /// assert!(matches!(stuck, Err(Error::Lost(lost)) if lost.reason() == LostReason::MaxHold));
+    /// assert!(matches!(stuck, Err(Error::Lost(lost)) if lost.reason == HoldEnd::MaxHold));
     /// # Ok(()) }
     /// ```
     #[doc(alias = "watchdog")]
@@ -150,7 +146,7 @@ impl Leadership {
         }
     }
 
-    /// Waits until this process leads, for one term.
+    /// Waits until this process leads, for one term. The guard is the lead: its release resigns.
     ///
     /// The future borrows nothing, so it can be spawned. It takes its place among those that campaign when it
     /// is first polled.
@@ -168,27 +164,28 @@ impl Leadership {
     /// # async fn schedule() {}
     /// let lead = locks.leadership("scheduler").campaign().await?;
     /// lead.run(schedule()).await?;
-    /// lead.resign().await?;
+    /// lead.release().await?;
     /// # Ok(()) }
     /// ```
     #[doc(alias = "acquire")]
-    pub fn campaign(&self) -> impl Future<Output = Result<Lead>> + Send + use<> {
-        let acquire = self.lock.acquire();
-        async move { Ok(Lead::new(acquire.await?)) }
+    pub fn campaign(&self) -> impl Future<Output = Result<LockGuard>> + Send + use<> {
+        self.lock.acquire()
     }
 
     /// Campaigns, does the work of the leader, and campaigns again whenever the lead is lost, until the work
     /// ends by itself. Then it resigns, as [`Lock::with`] releases, and returns what the work returned.
     ///
-    /// The work is called once in each term, with the [`Term`]: its fence, and a token that reports its end.
+    /// The work is called once in each term, with a [token](HoldToken) of the hold: it has the fence, and
+    /// reports the end.
     /// If the lead is lost, the work is dropped at its next `.await`. Tasks that the work has spawned go on;
-    /// give each a clone of the term. A campaign that fails with an error that can
+    /// give each a clone of the token. A campaign that fails with an error that can
     /// [go away](crate::Error::is_transient) is reported at WARN, and repeated. The pauses before a new
     /// campaign are 10, 20, 40 … 1,000 ms with jitter. They start over after a lead of 1 s or more.
     ///
     /// The work's own errors are part of what it returns: `Ok(Err(…))` is an error of the work. It ends the
     /// leading like any other end. A lead that is lost in the very moment in which the work ends is reported
-    /// at WARN only. If the last step of the work must be covered, check the [term](Term::check) after it.
+    /// at WARN only. If the last step of the work must be covered, [check](HoldToken::check) the token after
+    /// it.
     ///
     /// # Errors
     /// - [`Error::Refused`](crate::Error::Refused) or [`Error::Invalid`](crate::Error::Invalid), which time
@@ -206,11 +203,11 @@ impl Leadership {
     /// # let locks = fairlock::LockManager::in_memory();
     /// # async fn schedule() -> u32 { 7 }
     /// let mut terms = 0;
-    /// let led = locks.leadership("scheduler").run(|term| {
+    /// let led = locks.leadership("scheduler").run(|token| {
     ///     terms += 1;
-    ///     println!("term {terms}, under fence {}", term.fence());
+    ///     println!("term {terms}, under fence {}", token.fence());
     ///     async move {
-    ///         tokio::spawn(term.run(std::future::pending::<()>())); // this task ends with the term
+    ///         tokio::spawn(token.run(std::future::pending::<()>())); // this task ends with the lead
     ///         schedule().await
     ///     }
     /// });
@@ -221,7 +218,7 @@ impl Leadership {
     #[doc(alias = "takeLeadership")]
     pub fn run<F, W>(&self, work: F) -> impl Future<Output = Result<W::Output>> + use<F, W>
     where
-        F: FnMut(Term) -> W,
+        F: FnMut(HoldToken) -> W,
         W: Future,
     {
         let leadership = self.clone();
@@ -258,7 +255,7 @@ impl Leadership {
     ///
     /// let shutdown = tokio::time::sleep(Duration::from_secs(3)); // or tokio::signal::ctrl_c()
     /// let scheduler = locks.leadership("scheduler");
-    /// let led = scheduler.run_until(shutdown, async |_term| std::future::pending::<()>().await).await?;
+    /// let led = scheduler.run_until(shutdown, async |_token| std::future::pending::<()>().await).await?;
     /// assert!(led.is_none());
     /// assert!(scheduler.leader().await?.is_none());
     /// # Ok(()) }
@@ -271,7 +268,7 @@ impl Leadership {
     ) -> impl Future<Output = Result<Option<W::Output>>> + use<S, F, W>
     where
         S: Future,
-        F: FnMut(Term) -> W,
+        F: FnMut(HoldToken) -> W,
         W: Future,
     {
         let leadership = self.clone();
@@ -305,31 +302,11 @@ impl Leadership {
         async move { Ok(status.await?.holder) }
     }
 
-    /// Watches who leads. The watch asks the server again after `every` (10 ms to 1 day), or somewhat sooner,
-    /// and when the leader's lease ends. See [`LeaderWatch`].
-    ///
-    /// # Examples
-    /// ```
-    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
-    /// # let locks = fairlock::LockManager::in_memory();
-    /// use std::time::Duration;
-    ///
-    /// let scheduler = locks.leadership("scheduler");
-    /// let mut watch = scheduler.watch(Duration::from_secs(1));
-    /// assert!(watch.changed().await?.is_none()); // the first call says who leads now
-    /// # Ok(()) }
-    /// ```
-    #[doc(alias = "observe")]
-    #[doc(alias = "subscribe")]
-    pub fn watch(&self, every: Duration) -> LeaderWatch {
-        LeaderWatch::new(self.clone(), every)
-    }
-
     /// One term after the other, until the work ends or the shutdown comes.
     async fn terms<S, F, W>(self, shutdown: S, mut work: F) -> Result<ControlFlow<S::Output, W::Output>>
     where
         S: Future,
-        F: FnMut(Term) -> W,
+        F: FnMut(HoldToken) -> W,
         W: Future,
     {
         let mut shutdown = pin!(shutdown);
@@ -347,18 +324,18 @@ impl Leadership {
                         biased;
                         why = &mut shutdown => Ok(ControlFlow::Break(why)),
                         lost = lead.lost() => Err(lost),
-                        output = work(lead.term()) => Ok(ControlFlow::Continue(output)),
+                        output = work(lead.token()) => Ok(ControlFlow::Continue(output)),
                     };
                     match ended {
                         Ok(ControlFlow::Continue(output)) => {
-                            let resigned = lead.resign_after_work().await;
+                            let resigned = lead.release_after_work().await;
                             if let Err(lost) = resigned {
                                 tracing::warn!(%lost, "the lead was lost before its work ended");
                             }
                             return Ok(ControlFlow::Continue(output));
                         }
                         Ok(shut_down) => {
-                            if let Err(error) = lead.resign().await {
+                            if let Err(error) = lead.release().await {
                                 let name = self.name();
                                 tracing::warn!(lock.name = name, %error, "the resignation was not confirmed");
                             }

@@ -12,16 +12,20 @@ use std::time::Duration;
 ///
 /// let guard = locks.lock("invoice:42").acquire().await?;
 /// let lease = guard.lease();
-/// assert_eq!(lease.state(), LeaseState::Held);
-/// assert!(lease.remaining() <= lease.length());
+/// assert_eq!(lease.state, LeaseState::Held);
+/// assert!(lease.remaining <= lease.length);
 /// # Ok(()) }
 /// ```
 #[doc(alias = "ttl")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Lease {
-    length: Duration,
-    remaining: Duration,
-    state: LeaseState,
+    /// For how long the server keeps the hold after each renewal.
+    pub length: Duration,
+    /// For how long the hold is good even if no further renewal succeeds. Zero if the lease is lost.
+    pub remaining: Duration,
+    /// Whether the lease is still good.
+    pub state: LeaseState,
 }
 
 /// Whether a lease is still good.
@@ -33,9 +37,9 @@ pub struct Lease {
 /// use fairlock::LeaseState;
 ///
 /// let guard = locks.lock("invoice:42").acquire().await?;
-/// match guard.lease().state() {
+/// match guard.lease().state {
 ///     LeaseState::Held => println!("start the next batch"),
-///     LeaseState::InDoubt => println!("finish, for {:?} at most", guard.lease().remaining()),
+///     LeaseState::InDoubt => println!("finish, for {:?} at most", guard.lease().remaining),
 ///     LeaseState::Lost => println!("stop"),
 /// }
 /// # Ok(()) }
@@ -57,53 +61,5 @@ impl Lease {
             remaining,
             state,
         }
-    }
-
-    /// Returns for how long the server keeps the hold after each renewal.
-    ///
-    /// # Examples
-    /// ```
-    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
-    /// # let locks = fairlock::LockManager::in_memory();
-    /// use std::time::Duration;
-    ///
-    /// let guard = locks.lock("invoice:42").acquire().await?;
-    /// assert_eq!(guard.lease().length(), Duration::from_secs(30)); // the default
-    /// # Ok(()) }
-    /// ```
-    pub fn length(&self) -> Duration {
-        self.length
-    }
-
-    /// Returns for how long the hold is good even if no further renewal succeeds. Zero if the lease is lost.
-    ///
-    /// # Examples
-    /// ```
-    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
-    /// # let locks = fairlock::LockManager::in_memory();
-    /// let guard = locks.lock("invoice:42").acquire().await?;
-    /// let lease = guard.lease();
-    /// assert!(lease.remaining() <= lease.length());
-    /// # Ok(()) }
-    /// ```
-    #[doc(alias = "ttl")]
-    pub fn remaining(&self) -> Duration {
-        self.remaining
-    }
-
-    /// Returns whether the lease is still good.
-    ///
-    /// # Examples
-    /// ```
-    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
-    /// # let locks = fairlock::LockManager::in_memory();
-    /// use fairlock::LeaseState;
-    ///
-    /// let guard = locks.lock("invoice:42").acquire().await?;
-    /// assert_eq!(guard.lease().state(), LeaseState::Held);
-    /// # Ok(()) }
-    /// ```
-    pub fn state(&self) -> LeaseState {
-        self.state
     }
 }

@@ -5,7 +5,7 @@
 //! per acquisition, however many wait.
 //!
 //! ```
-//! use fairlock::{LockManager, TryAcquire};
+//! use fairlock::{Error, LockManager};
 //!
 //! #[tokio::main]
 //! async fn main() -> fairlock::Result<()> {
@@ -14,8 +14,8 @@
 //!
 //!     let guard = lock.acquire().await?; // first come, first served; renewed while the guard lives
 //!     println!("charging invoice 42 under fence {}", guard.fence());
-//!     if let TryAcquire::Busy(busy) = lock.try_acquire().await? {
-//!         println!("anybody else is told to come back in {:?}", busy.retry_after());
+//!     if let Err(Error::Busy { waiting, .. }) = lock.try_acquire().await {
+//!         println!("anybody else finds it busy, and {waiting} wait");
 //!     }
 //!     guard.release().await // now the next waiter has the lock
 //! }
@@ -31,7 +31,7 @@
 //! guard knows by its own clock no later than the server, so **code that stops when it is told [`Lost`] never
 //! overlaps with the next holder**, as long as there is one server, which keeps its data and whose clock is
 //! not set forward, and nobody takes the lock away [by force](Lock::force_release). A
-//! [quorum](LockManagerBuilder::quorum) keeps this promise when a minority of its servers fail or restart. If
+//! [quorum](Quorum) keeps this promise when a minority of its servers fail or restart. If
 //! doing the work twice would be a bug all the same, hand [`LockGuard::fence`] to the resource and have it
 //! refuse smaller numbers.
 //!
@@ -40,11 +40,12 @@
 //! there.
 //!
 //! # Overview
-//! - [`LockManager`]: one client of one server, of a cluster, of a [quorum](LockManagerBuilder::quorum), or
+//! - [`LockManager`]: one client of one server, of a cluster, of a [quorum](Quorum), or
 //!   [in memory](LockManager::in_memory); `lock`, `list`, `stats`, `close`.
-//! - [`Lock`]: a name and options; `acquire`, `try_acquire`, `with`, `status`, `force_release`.
+//! - [`Lock`]: a name and options; `acquire`, `try_acquire`, `with`, `status`, `watch`, `force_release`.
 //! - [`LockGuard`]: a lock that is held; `check`, `lost`, `run`, `release`.
-//! - [`Leadership`]: a lock for leaders; `campaign`, `run`, `leader`, `watch`.
+//! - [`HoldToken`]: what tasks of the holder watch.
+//! - [`Leadership`]: a lock for leaders; `campaign`, `run`, `leader`.
 //! - [`Error`]: sorted by the caller's next step.
 //! - [`spin`]: a lock that tries again and again, as a baseline and a fallback.
 //!
@@ -52,15 +53,16 @@
 //! The crate emits the spans `fairlock.acquire`, `fairlock.renew` and `fairlock.release` (DEBUG), with the
 //! fields `lock.name`, `lock.fence`, `lock.votes` (in a quorum), `lock.local_handoff`, `lock.outcome` and
 //! `wait_ms`. Their names and fields are part of the interface. `try_acquire` has no span. At WARN it reports
-//! a lost lease, trouble with the server, and a slow acquire if
-//! [`slow_acquire`](LockManagerBuilder::slow_acquire) is set.
+//! a lost lease and trouble with the server.
 //!
 //! # Features
 //! - `redis` (default): locks on a server. Without it there are only those in memory.
 //! - `rustls`, `native-tls`: URLs with `rediss://`, by rustls or by the system's TLS library.
 //!   With both, rustls does it.
 //! - `metrics`: records events by the `metrics` crate, for any exporter.
-//! - `serde`: [`Fence`] as an integer.
+//! - `serde`: serializes [`Fence`], [`Status`], [`Listed`] and [`Stats`], times as `…_ms`. A fence is an
+//!   integer, and can be read again.
+//! - `diagnose`: the module `diagnose`, which examines servers before locks are kept on them.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![warn(missing_docs)]
@@ -72,7 +74,7 @@
 
 #[cfg(feature = "redis")]
 mod credentials;
-#[cfg(feature = "redis")]
+#[cfg(feature = "diagnose")]
 mod diagnosis;
 mod engine;
 mod error;
@@ -99,28 +101,31 @@ mod time;
 // What nothing reads that was built without TLS.
 #[cfg_attr(not(any(feature = "rustls", feature = "native-tls")), allow(dead_code))]
 mod tls;
-mod try_acquire;
 
 #[cfg(feature = "redis")]
 pub use credentials::Credentials;
-#[cfg(feature = "redis")]
-pub use diagnosis::{Finding, Subject, Verdict};
-pub use error::{Error, Invalid, Lost, LostReason, Result, ServerError};
+pub use error::{Error, HoldEnd, Invalid, Lost, Result, ServerError};
 pub use fence::Fence;
-pub use guard::LockGuard;
-pub use leadership::{Lead, LeaderWatch, Leadership, Term};
+pub use guard::{HoldToken, LockGuard};
+pub use leadership::Leadership;
 pub use lease::{Lease, LeaseState};
 pub use lock::Lock;
-pub use manager::{LockManager, LockManagerBuilder, Stats, Unreleased};
+pub use manager::{LockManager, LockManagerBuilder, Quorum, Stats, Unreleased};
 pub use owner::Owner;
-pub use status::{Holder, Listed, Status};
+pub use status::{Holder, Listed, LockStream, Status};
 pub use store::memory::MemoryStore;
 #[cfg(all(feature = "redis", any(fuzzing, test)))]
 #[doc(hidden)]
 pub use tests::fuzzing;
 #[cfg(feature = "redis")]
 pub use tls::Tls;
-pub use try_acquire::{Busy, TryAcquire};
+
+/// Examines servers before locks are kept on them.
+#[cfg(feature = "diagnose")]
+pub mod diagnose {
+    pub use crate::diagnosis::{Finding, Subject, Verdict};
+    pub use crate::manager::diagnose::{quorum, server};
+}
 
 /// The programs in the README and in `docs`, which `cargo test --doc` compiles. It runs those that need no
 /// server.
@@ -145,7 +150,7 @@ mod pages {
     struct Leaders;
 
     #[doc = include_str!("../docs/quorum.md")]
-    struct Quorum;
+    struct QuorumClient;
 
     #[doc = include_str!("../docs/servers.md")]
     struct Servers;

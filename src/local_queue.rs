@@ -75,7 +75,7 @@ impl State {
     /// The lease of the tenure whose turn somebody has, unless it is lost.
     fn present_lease(&self) -> Option<Lease> {
         let lease = self.present.as_ref()?.hold().lease();
-        (lease.state() != LeaseState::Lost).then_some(lease)
+        (lease.state != LeaseState::Lost).then_some(lease)
     }
 
     /// Gives up the tenure that is asked for, unless somebody waits for it, or may do so soon.
@@ -261,7 +261,7 @@ impl LocalQueue {
     fn timed_out(&self, began: LocalTime) -> Error {
         let present = locked(&self.state).present_lease();
         match present {
-            Some(lease) => timed_out(self.client(), began, lease.remaining()),
+            Some(lease) => timed_out(self.client(), began, lease.remaining),
             None => self.place().timed_out(&self.tenure.hold, began),
         }
     }
@@ -275,7 +275,7 @@ impl LocalQueue {
             return None;
         }
         drop(state);
-        let ttl = present.map(|lease| lease.remaining());
+        let ttl = present.map(|lease| lease.remaining);
         Some(Tried::Busy {
             ttl: ttl.unwrap_or_else(|| self.place().free_in(&self.tenure.hold.channel)),
             ahead,

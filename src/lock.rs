@@ -3,18 +3,18 @@
 mod settings;
 #[cfg(test)]
 mod tests;
+mod watch;
 
 use std::fmt;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 use tracing::Instrument;
 use tracing::field::Empty;
 
-use crate::engine::acquire::{AcquireParams, Tried};
+use crate::engine::acquire::{AcquireParams, Tried, timed_out};
 use crate::engine::client::Client;
 use crate::engine::counters::{Ask, How, Outcome};
 use crate::engine::operator::{Labels, Seen};
@@ -29,7 +29,6 @@ use crate::status::Status;
 use crate::store::keys::Keys;
 use crate::time::clock::LocalTime;
 use crate::time::deadline::LeaseTerms;
-use crate::try_acquire::{Busy, TryAcquire};
 
 /// A named lock and the options for acquiring it.
 ///
@@ -38,7 +37,7 @@ use crate::try_acquire::{Busy, TryAcquire};
 ///
 /// # Order
 /// Waiters get the lock in the order in which the server queued them, in a
-/// [quorum](crate::LockManagerBuilder::quorum) in the order of their first polls, by the servers' clocks.
+/// [quorum](crate::Quorum) in the order of their first polls, by the servers' clocks.
 /// Waiters of one process get it in the order in which their futures were **first polled**: a future that was
 /// never polled has no place in the queue. In a `select!` loop, `pin!` the future outside the loop. A future
 /// that is created again in each iteration goes to the end of the queue each time.
@@ -71,14 +70,6 @@ pub struct Lock {
     keys: Result<(Arc<Keys>, Arc<str>), Invalid>,
     options: LockOptions,
     owner: Option<Owner>,
-}
-
-/// Until when to wait.
-#[derive(Clone, Copy)]
-enum Bound {
-    None,
-    Within(Duration),
-    Until(Instant),
 }
 
 impl Lock {
@@ -118,7 +109,7 @@ impl Lock {
     ///   [`server_timeout`](crate::LockManagerBuilder::server_timeout) (10 s by default). A wait without a
     ///   bound ends too.
     /// - [`Error::NoQuorum`] in its place in a quorum, if no majority of the servers has answered for that
-    ///   long, or if they have [started recently](crate::LockManagerBuilder::longest_lease) and grant nothing
+    ///   long, or if they have [started recently](crate::Quorum::longest_lease) and grant nothing
     ///   yet.
     /// - [`Error::NotReplicated`] if the grant has to be confirmed by
     ///   [`replicas`](crate::LockManagerBuilder::replicas) and is not.
@@ -142,7 +133,7 @@ impl Lock {
     /// ```
     #[doc(alias = "lock")]
     pub fn acquire(&self) -> impl Future<Output = Result<LockGuard>> + Send + use<> {
-        self.clone().acquire_within(Bound::None)
+        self.clone().acquire_within(None)
     }
 
     /// Waits for the lock for this long at most. With zero it makes one attempt, as
@@ -169,7 +160,7 @@ impl Lock {
     /// # let _held = lock.acquire().await?;
     /// match lock.acquire_timeout(Duration::from_secs(2)).await {
     ///     Ok(guard) => guard.release().await?,
-    ///     Err(Error::Timeout { retry_after, .. }) => println!("busy, try again in {retry_after:?}"),
+    ///     Err(Error::Timeout { waited, .. }) => println!("busy for {waited:?}"),
     ///     Err(error) => return Err(error),
     /// }
     /// # Ok(()) }
@@ -177,35 +168,7 @@ impl Lock {
     #[doc(alias = "try_lock_for")]
     #[doc(alias = "wait")]
     pub fn acquire_timeout(&self, wait: Duration) -> impl Future<Output = Result<LockGuard>> + Send + use<> {
-        self.clone().acquire_within(Bound::Within(wait))
-    }
-
-    /// Waits for the lock until this instant at most. It takes the `Instant` of std or that of Tokio. If the
-    /// instant has passed, it makes one attempt, as [`acquire_timeout`](Self::acquire_timeout) does with
-    /// zero.
-    ///
-    /// # Errors
-    /// As for [`acquire_timeout`](Self::acquire_timeout).
-    ///
-    /// # Cancel safety
-    /// As for [`acquire`](Self::acquire).
-    ///
-    /// # Examples
-    /// ```
-    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
-    /// # let locks = fairlock::LockManager::in_memory();
-    /// use std::time::{Duration, Instant};
-    ///
-    /// // Two seconds for both locks together.
-    /// let deadline = Instant::now() + Duration::from_secs(2);
-    /// let from = locks.lock("account:1").acquire_deadline(deadline).await?;
-    /// let to = locks.lock("account:2").acquire_deadline(deadline).await?;
-    /// # Ok(()) }
-    /// ```
-    #[doc(alias = "try_lock_until")]
-    pub fn acquire_deadline(&self, deadline: impl Into<Instant>) -> BoxFuture<'static, Result<LockGuard>> {
-        // Boxed, since an opaque type would capture the generic one.
-        Box::pin(self.clone().acquire_within(Bound::Until(deadline.into())))
+        self.clone().acquire_within(Some(wait))
     }
 
     /// Takes the lock if it is free and has no waiters. The call never waits for the lock, and never
@@ -215,7 +178,7 @@ impl Lock {
     ///
     /// # Errors
     /// As for [`acquire`](Self::acquire), but sooner: [`Error::Unavailable`] or [`Error::NoQuorum`] if there
-    /// is no answer within those 2 s. A lock that is held is no error but [`TryAcquire::Busy`].
+    /// is no answer within those 2 s. [`Error::Busy`] if the lock is held, or others wait for it.
     ///
     /// # Cancel safety
     /// Dropping the future at any point leaves no holder.
@@ -224,16 +187,17 @@ impl Lock {
     /// ```
     /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
     /// # let locks = fairlock::LockManager::in_memory();
-    /// use fairlock::TryAcquire;
+    /// use fairlock::Error;
     ///
-    /// match locks.lock("cron:cleanup").try_acquire().await? {
-    ///     TryAcquire::Acquired(guard) => guard.release().await?, // after the clean-up
-    ///     TryAcquire::Busy(busy) => println!("runs elsewhere, {} wait", busy.waiting()),
+    /// match locks.lock("cron:cleanup").try_acquire().await {
+    ///     Ok(guard) => guard.release().await?, // after the clean-up
+    ///     Err(Error::Busy { .. }) => println!("runs elsewhere"),
+    ///     Err(error) => return Err(error),
     /// }
     /// # Ok(()) }
     /// ```
     #[doc(alias = "try_lock")]
-    pub fn try_acquire(&self) -> impl Future<Output = Result<TryAcquire>> + Send + use<> {
+    pub fn try_acquire(&self) -> impl Future<Output = Result<LockGuard>> + Send + use<> {
         self.clone().attempt(Outcome::Busy)
     }
 
@@ -278,7 +242,7 @@ impl Lock {
         F: FnOnce(Fence) -> W,
         W: Future,
     {
-        self.clone().run_within(Bound::None, work)
+        self.clone().run_within(None, work)
     }
 
     /// Does the same as [`with`](Self::with), and waits for the lock for `wait` at most. The work itself has
@@ -312,7 +276,7 @@ impl Lock {
         F: FnOnce(Fence) -> W,
         W: Future,
     {
-        self.clone().run_within(Bound::Within(wait), work)
+        self.clone().run_within(Some(wait), work)
     }
 
     /// Returns the holder of the lock, if there is one, and how many requests wait. If there is a holder, a
@@ -375,7 +339,7 @@ impl Lock {
     ///
     /// [`status`](Self::status) shows the fence of the holder. Because of it, a repeated call never takes the
     /// lock from the next holder. The former holder learns of its loss at its next renewal, so until then
-    /// both may believe that they hold the lock. With a [fixed lease](Self::fixed_lease), it learns of it
+    /// both may believe that they hold the lock. If its lease is not [renewed](Self::renew), it learns of it
     /// when the lease ends.
     ///
     /// In a quorum the call ends the holds on all servers, and waits for the servers that showed this holder.
@@ -477,7 +441,7 @@ impl Lock {
         })
     }
 
-    async fn acquire_within(self, bound: Bound) -> Result<LockGuard> {
+    async fn acquire_within(self, wait: Option<Duration>) -> Result<LockGuard> {
         let began = self.client().now();
         let span = tracing::debug_span!(
             "fairlock.acquire",
@@ -491,7 +455,7 @@ impl Lock {
         let mut ask = None;
         let acquired = {
             // Pinned here, since a future that is passed on is copied.
-            let asking = pin!(self.acquire_held(began, bound, &mut ask));
+            let asking = pin!(self.acquire_held(began, wait, &mut ask));
             let asking = asking.instrument(span.clone());
             self.client().runtime.serves(asking).await
         };
@@ -519,15 +483,6 @@ impl Lock {
         };
         let wait_ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
         span.record("lock.outcome", outcome).record("wait_ms", wait_ms);
-        let slow_acquire = self.client().options.slow_acquire;
-        if slow_acquire.is_some_and(|slow| waited >= slow && !self.options.is_led) {
-            tracing::warn!(
-                lock.name = &*self.name,
-                lock.outcome = outcome,
-                wait_ms,
-                "slow acquire"
-            );
-        }
         acquired
     }
 
@@ -535,15 +490,11 @@ impl Lock {
     async fn acquire_held<'a>(
         &'a self,
         began: LocalTime,
-        bound: Bound,
+        wait: Option<Duration>,
         ask: &mut Option<Ask<'a>>,
     ) -> Result<LockGuard> {
-        let until = match bound {
-            Bound::None => None,
-            // Beyond the end of time is no bound.
-            Bound::Within(wait) => Instant::now().checked_add(wait),
-            Bound::Until(deadline) => Some(deadline),
-        };
+        // Beyond the end of time is no bound.
+        let until = wait.and_then(|wait| Instant::now().checked_add(wait));
         if until.is_none_or(|until| until > Instant::now()) {
             let tenure = self.params()?;
             let group = &tenure.hold.group;
@@ -564,49 +515,46 @@ impl Lock {
             ));
         }
         // On the heap, so that those that wait do not carry it along.
-        match Box::pin(self.clone().attempt(Outcome::Timeout)).await? {
-            TryAcquire::Acquired(guard) => Ok(guard),
-            TryAcquire::Busy(busy) => Err(Error::Timeout {
-                waited: self.client().now().since(began),
-                retry_after: busy.retry_after(),
-            }),
+        match Box::pin(self.clone().attempt(Outcome::Timeout)).await {
+            Err(Error::Busy { ttl, .. }) => Err(timed_out(self.client(), began, ttl)),
+            tried => tried,
         }
     }
 
     /// Asks once. If the lock is busy, the call counts as ended in this way.
-    async fn attempt(self, if_busy: Outcome) -> Result<TryAcquire> {
+    async fn attempt(self, if_busy: Outcome) -> Result<LockGuard> {
         let tenure = self.params()?;
         let mut ask = self.place().counters().attempt(&tenure.hold.group);
         let trying = pin!(async {
             if tenure.turns > 1 {
                 let tried = Box::pin(self.queues.try_acquire(tenure)).await;
-                tried.map(|tried| found(tried, LockGuard::of_turn))
+                held(tried?, LockGuard::of_turn)
             } else {
                 let tried = self.place().try_acquire(tenure.hold).await;
-                tried.map(|tried| found(tried, LockGuard::new))
+                held(tried?, LockGuard::new)
             }
         });
         let tried = self.client().runtime.serves(trying).await;
         match &tried {
-            Ok(TryAcquire::Acquired(guard)) => {
+            Ok(guard) => {
                 let now = self.client().now();
                 guard.begin(
                     self.place().counters(),
                     ask.acquired(guard.how(), Duration::ZERO, now),
                 );
             }
-            Ok(TryAcquire::Busy(_)) => ask.end(if_busy),
+            Err(Error::Busy { .. }) => ask.end(if_busy),
             Err(error) => ask.failed(error),
         }
         tried
     }
 
-    async fn run_within<F, W>(self, bound: Bound, work: F) -> Result<W::Output>
+    async fn run_within<F, W>(self, wait: Option<Duration>, work: F) -> Result<W::Output>
     where
         F: FnOnce(Fence) -> W,
         W: Future,
     {
-        let guard = self.acquire_within(bound).await?;
+        let guard = self.acquire_within(wait).await?;
         let output = guard.run(work(guard.fence())).await?;
         guard.check()?;
         guard.release_after_work().await?;
@@ -624,10 +572,10 @@ impl fmt::Debug for Lock {
     }
 }
 
-/// What a try found, with the guard of what it got.
-fn found<T>(tried: Tried<T>, guard: impl FnOnce(T) -> LockGuard) -> TryAcquire {
+/// The guard of what a try got.
+fn held<T>(tried: Tried<T>, guard: impl FnOnce(T) -> LockGuard) -> Result<LockGuard> {
     match tried {
-        Tried::Held(held) => TryAcquire::Acquired(guard(held)),
-        Tried::Busy { ttl, ahead } => TryAcquire::Busy(Busy::of(ttl, ahead)),
+        Tried::Held(held) => Ok(guard(held)),
+        Tried::Busy { ttl, ahead: waiting } => Err(Error::Busy { ttl, waiting }),
     }
 }

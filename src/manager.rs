@@ -4,8 +4,8 @@ mod builder;
 mod connect;
 #[cfg(feature = "redis")]
 mod credentials;
-#[cfg(feature = "redis")]
-mod diagnose;
+#[cfg(feature = "diagnose")]
+pub(crate) mod diagnose;
 mod list;
 mod own_thread;
 mod quorum;
@@ -15,6 +15,7 @@ use std::fmt;
 use std::sync::Arc;
 
 pub use self::builder::LockManagerBuilder;
+pub use self::quorum::Quorum;
 pub use self::stats::Stats;
 use crate::error::{Error, Result};
 use crate::fence::Fence;
@@ -25,7 +26,7 @@ use crate::options::ManagerOptions;
 use crate::place::Place;
 use crate::store::memory::MemoryStore;
 
-/// One client of a Redis or Valkey server, of a [quorum](LockManagerBuilder::quorum) of them, or of an
+/// One client of a Redis or Valkey server, of a [quorum](Quorum) of them, or of an
 /// in-memory store, from which locks are made.
 ///
 /// A manager is cheap to clone, and a process needs only one. It has two connections: one for commands and
@@ -43,7 +44,7 @@ use crate::store::memory::MemoryStore;
 /// ```
 /// # async fn charge(fence: fairlock::Fence) {}
 /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
-/// use fairlock::{LockManager, TryAcquire};
+/// use fairlock::{Error, LockManager};
 ///
 /// let locks = LockManager::in_memory();        // or LockManager::connect("redis://127.0.0.1:6379").await?
 /// let lock = locks.lock("invoice:42");         // a name and options: no I/O
@@ -52,9 +53,10 @@ use crate::store::memory::MemoryStore;
 /// guard.run(charge(guard.fence())).await?;     // stopped with Err(Lost) if the lease is lost
 /// guard.release().await?;                      // certain; a dropped guard is released in the background
 ///
-/// match lock.try_acquire().await? {            // never waits, never overtakes
-///     TryAcquire::Acquired(guard) => guard.release().await?,
-///     TryAcquire::Busy(busy) => println!("retry in {:?}", busy.retry_after()),
+/// match lock.try_acquire().await {             // never waits, never overtakes
+///     Ok(guard) => guard.release().await?,
+///     Err(Error::Busy { waiting, .. }) => println!("busy, and {waiting} wait"),
+///     Err(error) => return Err(error),
 /// }
 /// # Ok(()) }
 /// ```
@@ -119,11 +121,11 @@ impl LockManager {
     /// # Examples
     /// ```
     /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
-    /// use fairlock::LockManager;
+    /// use fairlock::{Error, LockManager};
     ///
     /// let locks = LockManager::in_memory();
     /// let guard = locks.lock("invoice:42").acquire().await?;
-    /// assert!(locks.lock("invoice:42").try_acquire().await?.acquired().is_none());
+    /// assert!(matches!(locks.lock("invoice:42").try_acquire().await, Err(Error::Busy { .. })));
     /// # Ok(()) }
     /// ```
     pub fn in_memory() -> LockManager {
@@ -250,7 +252,7 @@ impl LockManager {
         if held.is_empty() && unconfirmed == 0 {
             Ok(())
         } else {
-            Err(Unreleased::new(held, unconfirmed))
+            Err(Unreleased { held, unconfirmed })
         }
     }
 
@@ -315,62 +317,25 @@ impl fmt::Debug for LockManager {
 /// # let locks = fairlock::LockManager::in_memory();
 /// let guard = locks.lock("invoice:42").acquire().await?;
 /// let unreleased = locks.close().await.unwrap_err();
-/// assert_eq!(unreleased.held().next(), Some(("invoice:42", guard.fence())));
-/// assert_eq!(unreleased.unconfirmed(), 0);
+/// assert_eq!(unreleased.held, [("invoice:42".into(), guard.fence())]);
+/// assert_eq!(unreleased.unconfirmed, 0);
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Unreleased {
-    held: Vec<(Arc<str>, Fence)>,
-    unconfirmed: usize,
-}
-
-impl Unreleased {
-    fn new(held: Vec<(Arc<str>, Fence)>, unconfirmed: usize) -> Unreleased {
-        Unreleased { held, unconfirmed }
-    }
-
-    /// Returns the locks that guards of this manager still hold, each with its name and fencing token.
-    ///
-    /// # Examples
-    /// ```
-    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
-    /// # let locks = fairlock::LockManager::in_memory();
-    /// let _guard = locks.lock("invoice:42").acquire().await?;
-    /// if let Err(unreleased) = locks.close().await {
-    ///     for (name, fence) in unreleased.held() {
-    ///         println!("{name} is still held under fence {fence}");
-    ///     }
-    /// }
-    /// # Ok(()) }
-    /// ```
-    pub fn held(&self) -> impl Iterator<Item = (&str, Fence)> {
-        self.held.iter().map(|(name, fence)| (&**name, *fence))
-    }
-
-    /// Returns how many releases, and waits that were given up, no server had confirmed, and how many calls
-    /// of `release` and `try_acquire` were under way. What they left on the server ends with its lease at the
+    /// The locks that guards of this manager still hold, each with its name and fencing token.
+    pub held: Vec<(Arc<str>, Fence)>,
+    /// How many releases, and waits that were given up, no server had confirmed, and how many calls of
+    /// `release` and `try_acquire` were under way. What they left on the server ends with its lease at the
     /// latest.
-    ///
-    /// # Examples
-    /// ```
-    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
-    /// # let locks = fairlock::LockManager::in_memory();
-    /// drop(locks.lock("invoice:42").acquire().await?);
-    /// if let Err(unreleased) = locks.close().await {
-    ///     println!("{} locks may stay taken until their leases end", unreleased.unconfirmed());
-    /// }
-    /// # Ok(()) }
-    /// ```
-    pub fn unconfirmed(&self) -> usize {
-        self.unconfirmed
-    }
+    pub unconfirmed: usize,
 }
 
 impl fmt::Display for Unreleased {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "closed with {} locks still held", self.held.len())?;
-        for (i, (name, fence)) in self.held().take(8).enumerate() {
+        for (i, (name, fence)) in self.held.iter().take(8).enumerate() {
             write!(f, "{} {name:?} (fence {fence})", if i == 0 { ":" } else { "," })?;
         }
         if self.held.len() > 8 {

@@ -22,7 +22,6 @@ const DEFAULT_HEARTBEAT: Duration = Duration::from_secs(15);
 const MIN_HEARTBEAT: Duration = Duration::from_secs(1);
 const DEFAULT_SERVER_TIMEOUT: Duration = Duration::from_secs(10);
 const MIN_SERVER_TIMEOUT: Duration = Duration::from_millis(100);
-const MAX_CONNECTIONS: usize = 64;
 const DEFAULT_MAX_WAITERS: usize = 100_000;
 const MAX_GROUP_BYTES: usize = 64;
 
@@ -47,9 +46,6 @@ pub(crate) struct ManagerOptions {
     pub(crate) heartbeat: Duration,
     pub(crate) server_timeout: Duration,
     pub(crate) max_waiters: usize,
-    pub(crate) slow_acquire: Option<Duration>,
-    /// The number of connections over which the locks are spread.
-    pub(crate) connections: usize,
     /// How many replicas must have a grant before it counts.
     pub(crate) replicas: u32,
     /// How many turns a hold may serve inside the process.
@@ -67,8 +63,6 @@ impl Default for ManagerOptions {
             heartbeat: DEFAULT_HEARTBEAT,
             server_timeout: DEFAULT_SERVER_TIMEOUT,
             max_waiters: DEFAULT_MAX_WAITERS,
-            slow_acquire: None,
-            connections: 1,
             replicas: 0,
             local_handoffs: 1,
             label: Label::of_this_process(),
@@ -93,12 +87,6 @@ impl ManagerOptions {
             MIN_SERVER_TIMEOUT,
             MAX_LEASE,
         )?;
-        if !(1..=MAX_CONNECTIONS).contains(&self.connections) {
-            return Err(Invalid::new(format!(
-                "connections {}: must be from 1 to {MAX_CONNECTIONS}",
-                self.connections
-            )));
-        }
         turns(self.local_handoffs)?;
         if self.max_waiters == 0 {
             return Err(Invalid::new("max_waiters 0: must be at least 1"));
@@ -128,10 +116,10 @@ impl ManagerOptions {
 }
 
 /// The settings of a lock. They override those of its manager.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct LockOptions {
     pub(crate) lease: Option<Duration>,
-    pub(crate) fixed: bool,
+    pub(crate) renew: bool,
     pub(crate) max_hold: Option<Duration>,
     pub(crate) at_least: Option<Duration>,
     pub(crate) local_handoffs: Option<u32>,
@@ -139,6 +127,20 @@ pub(crate) struct LockOptions {
     pub(crate) group: Option<Arc<str>>,
     /// Its waits are campaigns, which may last for as long as another process leads.
     pub(crate) is_led: bool,
+}
+
+impl Default for LockOptions {
+    fn default() -> LockOptions {
+        LockOptions {
+            lease: None,
+            renew: true,
+            max_hold: None,
+            at_least: None,
+            local_handoffs: None,
+            group: None,
+            is_led: false,
+        }
+    }
 }
 
 impl LockOptions {
@@ -149,17 +151,17 @@ impl LockOptions {
 
     pub(crate) fn terms(&self, manager: &ManagerOptions) -> Result<LeaseTerms, Invalid> {
         let length = self.lease.unwrap_or(manager.lease);
-        let (name, longest) = match self.fixed {
-            true => ("fixed_lease", manager.longest_lease.unwrap_or(MAX_KEPT)),
-            false => ("lease", manager.longest_renewed()),
+        let longest = match self.renew {
+            true => manager.longest_renewed(),
+            false => manager.longest_lease.unwrap_or(MAX_KEPT),
         };
-        check_span(name, length, MIN_LEASE, longest)?;
+        check_span("lease", length, MIN_LEASE, longest)?;
         if let Some(max_hold) = self.max_hold {
             check_span("max_hold", max_hold, MIN_LEASE, Duration::MAX)?;
         }
         let terms = LeaseTerms {
             length,
-            fixed: self.fixed,
+            fixed: !self.renew,
             max_hold: self.max_hold,
             at_least: self.at_least,
             claim_window: manager.claim_window(),
@@ -171,7 +173,7 @@ impl LockOptions {
                 let limit = if terms.ends_by_max_hold() {
                     "max_hold"
                 } else {
-                    "fixed_lease"
+                    "lease"
                 };
                 return Err(Invalid::new(format!(
                     "at_least {at_least:?}: must not be longer than {limit}, {longest:?}"

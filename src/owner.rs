@@ -103,3 +103,10 @@ impl fmt::Debug for Owner {
         write!(f, "Owner({})", self.0)
     }
 }
+
+#[cfg(feature = "serde")]
+impl serde::Serialize for Owner {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
+    }
+}

@@ -19,7 +19,7 @@ use crate::engine::shared::Shared;
 use crate::engine::waitlist::registry::Permit;
 use crate::error::{Error, Result};
 use crate::fence::Fence;
-use crate::quorum::Quorum;
+use crate::quorum::QuorumClient;
 use crate::store::ids::ClientId;
 use crate::store::keys::Keys;
 use crate::time::clock::LocalTime;
@@ -30,7 +30,7 @@ use crate::time::deadline::LeaseTerms;
 pub(crate) enum Place {
     /// One server, or a cluster, or a server in memory.
     One(Arc<Shared>),
-    Quorum(Arc<Quorum>),
+    Quorum(Arc<QuorumClient>),
 }
 
 impl From<Shared> for Place {
@@ -39,8 +39,8 @@ impl From<Shared> for Place {
     }
 }
 
-impl From<Quorum> for Place {
-    fn from(quorum: Quorum) -> Place {
+impl From<QuorumClient> for Place {
+    fn from(quorum: QuorumClient) -> Place {
         Place::Quorum(Arc::new(quorum))
     }
 }
@@ -203,7 +203,7 @@ impl Place {
     pub(crate) fn free_in(&self, channel: &str) -> Duration {
         match self {
             Place::One(shared) => shared.waitlists().free_in(channel),
-            Place::Quorum(quorum) => quorum.retry_after(channel),
+            Place::Quorum(quorum) => quorum.free_in(channel),
         }
     }
 

@@ -53,7 +53,7 @@ const MOST_AHEAD_US: u64 = 10_000_000;
 /// The clients of all servers of a quorum. They have one id, so that servers that queue two clients under one
 /// ticket agree which of them is first.
 #[derive(Debug)]
-pub(crate) struct Quorum {
+pub(crate) struct QuorumClient {
     pub(crate) servers: Vec<Arc<Shared>>,
     /// Counts calls, holds, and what becomes of votes. The servers' clients count what happens at each
     /// server.
@@ -65,10 +65,10 @@ pub(crate) struct Quorum {
     held: Mutex<BTreeMap<u64, Arc<Votes>>>,
 }
 
-impl Quorum {
-    pub(crate) fn new(servers: Vec<Arc<Shared>>) -> Quorum {
+impl QuorumClient {
+    pub(crate) fn new(servers: Vec<Arc<Shared>>) -> QuorumClient {
         let clocks = servers.iter().map(|server| Arc::clone(&server.client().clocks));
-        Quorum {
+        QuorumClient {
             clocks: Arc::new(QuorumClocks::new(clocks.collect())),
             counters: Counters::new(servers[0].client().store.clock()),
             servers,
@@ -212,7 +212,7 @@ impl Quorum {
     pub(crate) fn over(&self, keys: &Keys, channel: &str, arrived: LocalTime) -> Error {
         let errors =
             (0..self.servers.len()).filter_map(|server| self.unheard(server, keys, channel, arrived));
-        self.timed_out(&errors.collect::<Vec<_>>(), arrived, self.retry_after(channel))
+        self.timed_out(&errors.collect::<Vec<_>>(), arrived, self.free_in(channel))
     }
 
     /// Why a server has said nothing about a lock since this time, if it has not.
@@ -238,7 +238,7 @@ impl Quorum {
     }
 
     /// The time until a majority of the servers can be free, as far as is known.
-    pub(crate) fn retry_after(&self, channel: &str) -> Duration {
+    pub(crate) fn free_in(&self, channel: &str) -> Duration {
         let left = (self.servers.iter()).map(|server| server.waitlists().free_in(channel));
         let mut left: Vec<_> = left.collect();
         left.sort_unstable();

@@ -27,7 +27,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use crate::engine::retry::RetryBudget;
-use crate::error::{Error, Invalid, Lost, LostReason, Result};
+use crate::error::{Error, HoldEnd, Invalid, Lost, Result};
 use crate::manager::LockManager;
 use crate::options::{MAX_LEASE, MIN_LEASE, check_span};
 use crate::owner::Owner;
@@ -232,10 +232,7 @@ impl SpinLock {
         let answer = client.runtime.serves(client.store.call(call)).await?;
         match answer.reply {
             SpinReleased::Left(_) => Ok(()),
-            SpinReleased::NotHeld => Err(Error::Lost(Lost::new(
-                Arc::clone(&self.name),
-                LostReason::Expired,
-            ))),
+            SpinReleased::NotHeld => Err(Error::Lost(Lost::new(Arc::clone(&self.name), HoldEnd::Expired))),
         }
     }
 

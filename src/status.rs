@@ -1,7 +1,14 @@
 //! A lock as an operator sees it.
 
+use std::fmt;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use futures_util::stream::BoxStream;
+use futures_util::{Stream, StreamExt};
+
+use crate::error::Result;
 use crate::fence::Fence;
 use crate::owner::Owner;
 
@@ -17,6 +24,7 @@ use crate::owner::Owner;
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Status {
     /// The holder, if there is one.
@@ -29,6 +37,13 @@ pub struct Status {
     /// For how long the first request in the server's queue has waited, by the server's clock. Nobody in that
     /// queue has waited for longer. `None` if it is empty. Too small if the clock was set back. In a quorum
     /// it is the longest of a server.
+    #[cfg_attr(
+        feature = "serde",
+        serde(
+            rename = "longest_wait_ms",
+            serialize_with = "crate::status::in_ms::of_option"
+        )
+    )]
     pub longest_wait: Option<Duration>,
 }
 
@@ -49,6 +64,7 @@ pub struct Status {
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Holder {
     /// The label of the client that holds the lock, by default its host and process
@@ -68,9 +84,17 @@ pub struct Holder {
     /// also if that one was released since. It is too small if the clock was set back, and by 2 ms if the
     /// server did not know the lock. In a quorum it counts from the release that handed the lock over.
     /// Without one, it counts from the call that found the lock free.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "held_for_ms", serialize_with = "crate::status::in_ms::of")
+    )]
     pub held_for: Duration,
     /// The time until the latest lease of these guards ends, unless it is renewed. In a quorum, the time
     /// until fewer leases than a majority are left.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "ttl_ms", serialize_with = "crate::status::in_ms::of")
+    )]
     pub ttl: Duration,
     /// Whether the lock was released, and stays taken until the end of this time
     /// ([`at_least`](crate::Lock::at_least)). It then has an owner of its own. Label and fence are those of
@@ -84,19 +108,126 @@ pub struct Holder {
 /// ```
 /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
 /// # let locks = fairlock::LockManager::in_memory();
-/// use futures_util::TryStreamExt;
-///
 /// let _guard = locks.lock("invoice:42").acquire().await?;
-/// let listed: Vec<_> = locks.list("invoice:*").try_collect().await?;
+/// let listed = locks.list_all("invoice:*").await?;
 /// assert_eq!(listed[0].name, "invoice:42");
 /// assert_eq!(listed[0].status.waiting, 0);
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Listed {
     /// The name of the lock.
     pub name: String,
     /// Its holder, and how many requests wait for it.
+    #[cfg_attr(feature = "serde", serde(flatten))]
     pub status: Status,
+}
+
+/// A stream of what is known of locks: from [`Lock::watch`](crate::Lock::watch) and
+/// [`LockManager::list`](crate::LockManager::list).
+///
+/// It is a `Stream` for those that have `futures-util` or `tokio-stream`; [`next`](Self::next) is for all
+/// others.
+///
+/// # Examples
+/// ```
+/// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+/// # let locks = fairlock::LockManager::in_memory();
+/// let mut all = locks.list("*");
+/// while let Some(lock) = all.next().await {
+///     println!("{}", lock?.name);
+/// }
+/// # Ok(()) }
+/// ```
+#[must_use = "a stream does nothing until it is polled"]
+pub struct LockStream<T>(BoxStream<'static, Result<T>>);
+
+impl<T> LockStream<T> {
+    pub(crate) fn of(stream: BoxStream<'static, Result<T>>) -> LockStream<T> {
+        LockStream(stream)
+    }
+
+    /// Returns the next item, or `None` at the end.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses no item.
+    pub async fn next(&mut self) -> Option<Result<T>> {
+        self.0.next().await
+    }
+}
+
+impl<T> Stream for LockStream<T> {
+    type Item = Result<T>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.0.poll_next_unpin(context)
+    }
+}
+
+impl<T> fmt::Debug for LockStream<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LockStream").finish_non_exhaustive()
+    }
+}
+
+/// Durations as whole milliseconds.
+#[cfg(feature = "serde")]
+pub(crate) mod in_ms {
+    use std::time::Duration;
+
+    use serde::{Serialize, Serializer};
+
+    fn millis(span: Duration) -> u64 {
+        u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
+    }
+
+    pub(crate) fn of<S: Serializer>(span: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+        millis(*span).serialize(serializer)
+    }
+
+    #[allow(clippy::ref_option)] // As serde calls it.
+    pub(crate) fn of_option<S: Serializer>(
+        span: &Option<Duration>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        span.map(millis).serialize(serializer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[cfg(feature = "serde")]
+    use super::*;
+
+    #[cfg(feature = "serde")]
+    #[test]
+    fn a_listed_lock_is_serialized_as_the_command_line_shows_it() {
+        let holder = Holder {
+            label: None,
+            owner: Owner::named("job:7"),
+            fence: Fence::new(7).unwrap(),
+            holds: 1,
+            held_for: Duration::from_micros(1999),
+            ttl: Duration::from_secs(2),
+            kept: false,
+        };
+        let listed = Listed {
+            name: "a".to_owned(),
+            status: Status {
+                holder: Some(holder),
+                waiting: 3,
+                longest_wait: Some(Duration::from_millis(5)),
+            },
+        };
+        let shown = serde_json::json!({
+            "name": "a", "waiting": 3, "longest_wait_ms": 5,
+            "holder": {
+                "label": null, "owner": Owner::named("job:7").as_str(), "fence": 7, "holds": 1,
+                "held_for_ms": 1, "ttl_ms": 2000, "kept": false,
+            },
+        });
+        assert_eq!(serde_json::to_value(&listed).unwrap(), shown);
+    }
 }

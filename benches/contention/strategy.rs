@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fairlock::spin::SpinLock;
-use fairlock::{Lock, LockGuard, LockManager, LockManagerBuilder};
+use fairlock::{Lock, LockGuard, LockManager, LockManagerBuilder, Quorum};
 use fairlock_benches::Outcome;
 
 use crate::condition::Condition;
@@ -119,7 +119,8 @@ impl Strategy {
 async fn fairlock(url: &str, builder: LockManagerBuilder) -> fairlock::Result<LockManager> {
     if url.contains(',') {
         // New servers of a quorum grant nothing in their first minute, unless they count as durable.
-        builder.durable(true).quorum(url.split(',')).await
+        let quorum = Quorum::of(url.split(',')).durable(true);
+        builder.connect_quorum(quorum).await
     } else {
         builder.connect(url).await
     }

@@ -33,18 +33,13 @@ pub(crate) struct Arguments {
     /// Stops the server for this many seconds first, so that all renewals are due at once
     #[arg(long, default_value_t = 0.0)]
     stall: f64,
-    /// Connections that the locks are spread over
-    #[arg(long, default_value_t = 1)]
-    connections: usize,
 }
 
 pub(crate) async fn run(arguments: &Arguments) -> Outcome<()> {
     let lease = Duration::from_secs_f64(arguments.lease);
     let period = lease / 3;
     let server = Server::start().await;
-    let builder = LockManager::builder()
-        .lease(lease)
-        .connections(arguments.connections);
+    let builder = LockManager::builder().lease(lease);
     let locks = builder.connect(&server.url()).await?;
     let before = (own_memory()?, told(&server, "memory", "used_memory").await?);
     let acquired = Instant::now();
@@ -109,12 +104,12 @@ pub(crate) async fn run(arguments: &Arguments) -> Outcome<()> {
 /// Checks all leases until the end, and returns how late each observed renewal was.
 fn watch(guards: &[LockGuard], period: Duration, end: Instant) -> Vec<Duration> {
     let mut lateness = Vec::new();
-    let due = |guard: &LockGuard| guard.lease().length() - period;
-    let mut before: Vec<Duration> = guards.iter().map(|guard| guard.lease().remaining()).collect();
+    let due = |guard: &LockGuard| guard.lease().length - period;
+    let mut before: Vec<Duration> = guards.iter().map(|guard| guard.lease().remaining).collect();
     while Instant::now() < end {
         std::thread::sleep(LOOK_EVERY);
         for (guard, before) in guards.iter().zip(&mut before) {
-            let remaining = guard.lease().remaining();
+            let remaining = guard.lease().remaining;
             if remaining > *before {
                 lateness.push(due(guard).saturating_sub(*before));
             }

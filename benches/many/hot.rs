@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
-use fairlock::{Error, Lock, LockManager, LockManagerBuilder};
+use fairlock::{Error, Lock, LockManager, LockManagerBuilder, Quorum};
 use fairlock_benches::Outcome;
 use fairlock_testkit::{Cluster, Server};
 use tokio::task::JoinSet;
@@ -36,10 +36,7 @@ pub(crate) struct Arguments {
     /// How long each caller waits at most, in ms
     #[arg(long)]
     patience: Option<u64>,
-    /// Numbers of connections, one after the other
-    #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 4])]
-    connections: Vec<usize>,
-    /// Measured time of each
+    /// Measured time
     #[arg(long, default_value_t = 5.0)]
     seconds: f64,
 }
@@ -78,7 +75,7 @@ impl Home {
             Home::Quorum(servers) => {
                 let urls: Vec<String> = servers.iter().map(Server::url).collect();
                 // The servers have just started, and may have forgotten nothing.
-                builder.durable(true).quorum(&urls).await
+                builder.connect_quorum(Quorum::of(&urls).durable(true)).await
             }
         }
     }
@@ -106,8 +103,7 @@ pub(crate) async fn run(arguments: &Arguments) -> Outcome<()> {
         arguments.locks, arguments.waiters, arguments.held, arguments.clients
     );
     println!(
-        "{:>11} {:>10} {:>12} {:>12} {:>18} {:>10} {:>9} {:>7} {:>11}",
-        "connections",
+        "{:>10} {:>12} {:>12} {:>18} {:>10} {:>9} {:>7} {:>11}",
         "grants/s",
         "wait p50",
         "longest",
@@ -117,50 +113,48 @@ pub(crate) async fn run(arguments: &Arguments) -> Outcome<()> {
         "errors",
         "calls/grant"
     );
-    for &connections in &arguments.connections {
-        let home = Home::start(arguments.topology).await;
-        let mut clients = Vec::new();
-        for _ in 0..arguments.clients {
-            let builder = LockManager::builder().connections(connections).max_waiters(None);
-            let builder = builder.local_handoffs(arguments.local_handoffs);
-            clients.push(home.connect(builder).await?);
+    let home = Home::start(arguments.topology).await;
+    let mut clients = Vec::new();
+    for _ in 0..arguments.clients {
+        let builder = LockManager::builder().max_waiters(None);
+        let builder = builder.local_handoffs(arguments.local_handoffs);
+        clients.push(home.connect(builder).await?);
+    }
+    let time = Duration::from_secs_f64(arguments.seconds);
+    let patience = arguments.patience.map(Duration::from_millis);
+    let held = Duration::from_secs_f64(arguments.held / 1000.0);
+    let started = Instant::now();
+    let mut tasks = JoinSet::new();
+    for lock in 0..arguments.locks {
+        // A client serves its own callers of a lock in the order in which they came.
+        let orders: Vec<Arc<Order>> = clients.iter().map(|_| Arc::default()).collect();
+        for waiter in 0..arguments.waiters {
+            let client = waiter % clients.len();
+            let order = Arc::clone(&orders[client]);
+            let (locks, name) = (clients[client].clone(), format!("hot:{lock}"));
+            tasks.spawn(contend(locks.lock(name), held, patience, order, started + time));
         }
-        let time = Duration::from_secs_f64(arguments.seconds);
-        let patience = arguments.patience.map(Duration::from_millis);
-        let held = Duration::from_secs_f64(arguments.held / 1000.0);
-        let started = Instant::now();
-        let mut tasks = JoinSet::new();
-        for lock in 0..arguments.locks {
-            // A client serves its own callers of a lock in the order in which they came.
-            let orders: Vec<Arc<Order>> = clients.iter().map(|_| Arc::default()).collect();
-            for waiter in 0..arguments.waiters {
-                let client = waiter % clients.len();
-                let order = Arc::clone(&orders[client]);
-                let (locks, name) = (clients[client].clone(), format!("hot:{lock}"));
-                tasks.spawn(contend(locks.lock(name), held, patience, order, started + time));
-            }
-        }
-        let waits: Vec<Waits> = tasks.join_all().await;
-        let calls = home.calls().await;
-        let turns = waits.iter().map(|waits| waits.granted.len());
-        let (fewest, most) = (turns.clone().min().unwrap_or(0), turns.max().unwrap_or(0));
-        let errors: Vec<Error> = waits.iter().flat_map(|waits| waits.errors.clone()).collect();
-        let timed_out: usize = waits.iter().map(|waits| waits.timed_out).sum();
-        let overtaken = waits.iter().map(|waits| waits.overtaken).max().unwrap_or(0);
-        let mut all: Vec<Duration> = waits.into_iter().flat_map(|waits| waits.granted).collect();
-        all.sort_unstable();
-        println!(
-            "{connections:>11} {:>10.0} {:>12.1?} {:>12.1?} {:>18} {overtaken:>10} {timed_out:>9} {:>7} {:>11.2}",
-            all.len() as f64 / time.as_secs_f64(),
-            percentile(&all, 50),
-            all.last().copied().unwrap_or_default(),
-            format!("{fewest} to {most}"),
-            errors.len(),
-            calls as f64 / all.len() as f64,
-        );
-        if let Some(error) = errors.first() {
-            println!("one of the errors: {error}");
-        }
+    }
+    let waits: Vec<Waits> = tasks.join_all().await;
+    let calls = home.calls().await;
+    let turns = waits.iter().map(|waits| waits.granted.len());
+    let (fewest, most) = (turns.clone().min().unwrap_or(0), turns.max().unwrap_or(0));
+    let errors: Vec<Error> = waits.iter().flat_map(|waits| waits.errors.clone()).collect();
+    let timed_out: usize = waits.iter().map(|waits| waits.timed_out).sum();
+    let overtaken = waits.iter().map(|waits| waits.overtaken).max().unwrap_or(0);
+    let mut all: Vec<Duration> = waits.into_iter().flat_map(|waits| waits.granted).collect();
+    all.sort_unstable();
+    println!(
+        "{:>10.0} {:>12.1?} {:>12.1?} {:>18} {overtaken:>10} {timed_out:>9} {:>7} {:>11.2}",
+        all.len() as f64 / time.as_secs_f64(),
+        percentile(&all, 50),
+        all.last().copied().unwrap_or_default(),
+        format!("{fewest} to {most}"),
+        errors.len(),
+        calls as f64 / all.len() as f64,
+    );
+    if let Some(error) = errors.first() {
+        println!("one of the errors: {error}");
     }
     Ok(())
 }

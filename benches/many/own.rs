@@ -1,5 +1,5 @@
 //! Each task acquires and releases a lock of its own again and again. This shows how near that comes to the
-//! client library alone with two scripts that do nothing, and what more connections add.
+//! client library alone with two scripts that do nothing.
 
 use std::time::{Duration, Instant};
 
@@ -19,9 +19,6 @@ pub(crate) struct Arguments {
     /// Tasks, each with a lock of its own
     #[arg(long, default_value_t = 10_000)]
     tasks: usize,
-    /// Numbers of connections, which take turns
-    #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 4])]
-    connections: Vec<usize>,
     /// Measured time of a round
     #[arg(long, default_value_t = 3.0)]
     seconds: f64,
@@ -33,45 +30,27 @@ pub(crate) struct Arguments {
 pub(crate) async fn run(arguments: &Arguments) -> Outcome<()> {
     let server = Server::start().await;
     let bare = Bare::connect(&server.url()).await?;
-    let mut clients = Vec::new();
-    for &connections in &arguments.connections {
-        let builder = LockManager::builder().connections(connections);
-        clients.push((connections, builder.connect(&server.url()).await?, Vec::new()));
-    }
+    let locks = LockManager::connect(&server.url()).await?;
     let time = Duration::from_secs_f64(arguments.seconds);
-    let mut bare_rates = Vec::new();
+    let (mut bare_rates, mut rates, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
     // The first round only warms up.
     for round in 0..=arguments.rounds {
         let bare_rate = rate(arguments.tasks, time, |_| Pair::Bare(bare.clone())).await;
-        for (_, locks, ratios) in &mut clients {
-            let own = |task| Pair::Lock(locks.lock(format!("own:{task}")));
-            let rate = rate(arguments.tasks, time, own).await;
-            if round > 0 {
-                ratios.push((rate / bare_rate, rate));
-            }
-        }
+        let own = |task| Pair::Lock(locks.lock(format!("own:{task}")));
+        let own_rate = rate(arguments.tasks, time, own).await;
         if round > 0 {
             bare_rates.push(bare_rate);
+            rates.push(own_rate);
+            ratios.push(own_rate / bare_rate);
         }
     }
     println!(
-        "{} tasks with a lock each; two bare scripts: {:.0} pairs/s",
+        "{} tasks with a lock each: {:.0} pairs/s; two bare scripts: {:.0} pairs/s; ratio {:.2}, bar {BAR}",
         arguments.tasks,
-        quantile(&mut bare_rates, 0.5)
+        quantile(&mut rates, 0.5),
+        quantile(&mut bare_rates, 0.5),
+        quantile(&mut ratios, 0.5)
     );
-    println!(
-        "{:>11} {:>10} {:>14}  bar {BAR}",
-        "connections", "pairs/s", "÷ bare pairs"
-    );
-    for (connections, _, ratios) in &mut clients {
-        let mut rates: Vec<_> = ratios.iter().map(|(_, rate)| *rate).collect();
-        let mut ratios: Vec<_> = ratios.iter().map(|(ratio, _)| *ratio).collect();
-        println!(
-            "{connections:>11} {:>10.0} {:>14.2}",
-            quantile(&mut rates, 0.5),
-            quantile(&mut ratios, 0.5)
-        );
-    }
     Ok(())
 }
 

@@ -289,7 +289,7 @@ pub(crate) async fn run(arguments: &Arguments) -> Outcome<()> {
     let closing = Instant::now();
     let unconfirmed = match locks.close().await {
         Ok(()) => 0,
-        Err(unreleased) => unreleased.unconfirmed() as u64,
+        Err(unreleased) => unreleased.unconfirmed as u64,
     };
     let seen = Seen {
         acquired: counts
@@ -361,7 +361,7 @@ fn watch(held: &[LockGuard], counts: &Counts) -> f64 {
     let mut least = HELD_LEASE - period;
     while !counts.is_over() {
         std::thread::sleep(Duration::from_millis(10));
-        let remaining = held.iter().map(|guard| guard.lease().remaining()).min();
+        let remaining = held.iter().map(|guard| guard.lease().remaining).min();
         least = least.min(remaining.unwrap_or(least));
     }
     (HELD_LEASE - period - least).as_secs_f64() / period.as_secs_f64()

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
-use fairlock::{Lock, LockManager};
+use fairlock::{Lock, LockManager, Quorum};
 use fairlock_benches::Outcome;
 use fairlock_benches::quantile::quantile;
 use fairlock_testkit::Server;
@@ -187,10 +187,8 @@ async fn connect(topology: Topology) -> Outcome<(Vec<Server>, LockManager)> {
         [] => LockManager::in_memory(),
         [server] => LockManager::connect(&server.url()).await?,
         all => {
-            LockManager::builder()
-                .durable(true)
-                .quorum(all.iter().map(Server::url))
-                .await?
+            let quorum = Quorum::of(all.iter().map(Server::url)).durable(true);
+            LockManager::builder().connect_quorum(quorum).await?
         }
     };
     Ok((servers, locks))

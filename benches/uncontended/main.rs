@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, Throughput};
-use fairlock::{Lock, LockManager};
+use fairlock::{Lock, LockManager, Quorum};
 use fairlock_benches::bare::Bare;
 use fairlock_benches::quantile::quantile;
 use fairlock_benches::{NO_SERVER, Outcome, delay, exit_code, is_called_by_cargo_bench};
@@ -230,7 +230,9 @@ async fn quorum() -> Outcome<()> {
 
 async fn compare_quorum(urls: &[String], network: &str, block: (usize, u32)) -> Outcome<()> {
     // New servers grant nothing in their first minute, unless they count as durable.
-    let quorum = LockManager::builder().durable(true).quorum(urls).await?;
+    let quorum = LockManager::builder()
+        .connect_quorum(Quorum::of(urls).durable(true))
+        .await?;
     let one = LockManager::connect(&urls[0]).await?;
     let pairs = [Pair::Lock(quorum.lock("quorum")), Pair::Lock(one.lock("one"))];
     let of_three = format!("acquire and release in a quorum of three{network}");

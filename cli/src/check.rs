@@ -2,7 +2,7 @@
 
 use std::io::{Write, stdout};
 
-use fairlock::{Finding, Subject, Verdict};
+use fairlock::diagnose::{Finding, Subject, Verdict};
 use serde::Serialize;
 
 use crate::args::Check;

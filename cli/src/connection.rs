@@ -5,8 +5,8 @@ use std::path::Path;
 use std::pin::pin;
 use std::time::Duration;
 
-use fairlock::{Finding, Lock, LockManager, LockManagerBuilder, MemoryStore, Tls};
-use futures_util::StreamExt;
+use fairlock::diagnose::{self, Finding};
+use fairlock::{Lock, LockManager, LockManagerBuilder, MemoryStore, Quorum, Tls};
 use tokio::time::{sleep, timeout};
 
 use crate::args::Connection;
@@ -91,7 +91,11 @@ impl Place {
     pub(crate) async fn connect(&self) -> fairlock::Result<LockManager> {
         match &self.urls[..] {
             [url] => self.builder().connect(url).await,
-            urls => self.builder().quorum(urls).await,
+            _ => {
+                self.builder()
+                    .connect_quorum(self.quorum(Quorum::of(&self.urls)))
+                    .await
+            }
         }
     }
 
@@ -127,24 +131,35 @@ impl Place {
 
     /// Examines the servers, for programs that wait for so many replicas.
     pub(crate) async fn diagnose(&self, replicas: u32) -> fairlock::Result<Vec<Finding>> {
-        self.builder().replicas(replicas).diagnose(&self.urls).await
+        let settings = self.builder().replicas(replicas);
+        match &self.urls[..] {
+            [url] => diagnose::server(settings, url).await,
+            urls => diagnose::quorum(settings, self.quorum(Quorum::of(urls))).await,
+        }
     }
 
     /// Refuses a setting, a name or an option that is not allowed, before a server is asked: it is tried on a
     /// lock in memory.
     pub(crate) async fn check(&self, lock: impl FnOnce(&LockManager) -> Lock) -> fairlock::Result<()> {
-        lock(&self.in_memory()?).status().await.map(drop)
+        lock(&self.in_memory().await?).status().await.map(drop)
     }
 
     /// Refuses a pattern in the same way.
     pub(crate) async fn check_pattern(&self, pattern: &str) -> fairlock::Result<()> {
-        self.in_memory()?.list(pattern).next().await.transpose().map(drop)
+        self.in_memory()
+            .await?
+            .list(pattern)
+            .next()
+            .await
+            .transpose()
+            .map(drop)
     }
 
-    fn in_memory(&self) -> fairlock::Result<LockManager> {
+    async fn in_memory(&self) -> fairlock::Result<LockManager> {
         let stores = [MemoryStore::new(), MemoryStore::new(), MemoryStore::new()];
         if self.is_quorum() {
-            self.builder().quorum_in_memory(&stores)
+            let quorum = self.quorum(Quorum::in_memory(&stores));
+            self.builder().connect_quorum(quorum).await
         } else {
             self.builder().in_memory(&stores[0])
         }
@@ -163,13 +178,15 @@ impl Place {
             let password = password.clone();
             builder = builder.credentials(move |_| std::future::ready(password.read()));
         }
-        if self.durable {
-            builder = builder.durable(true);
-        }
-        if let Some(longest_lease) = self.longest_lease {
-            builder = builder.longest_lease(longest_lease);
-        }
         builder
+    }
+
+    fn quorum(&self, quorum: Quorum) -> Quorum {
+        let quorum = quorum.durable(self.durable);
+        match self.longest_lease {
+            Some(longest_lease) => quorum.longest_lease(longest_lease),
+            None => quorum,
+        }
     }
 }
 
@@ -185,7 +202,7 @@ fn urls(given: &[String]) -> Result<Vec<String>, Failure> {
 }
 
 /// The value of an environment variable. An empty one counts as none.
-pub(crate) fn variable(name: &str) -> Option<String> {
+fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 

@@ -30,8 +30,8 @@ pub(crate) async fn hold(hold: &Hold) -> Result<u8, Failure> {
         }
         _ = signals.next() => {}
         () = end_of_stdin() => {}
-        lost = held.guard.lost() => {
-            report.lost(fence, reason(&lost), &lost.to_string());
+        end = held.guard.lost() => {
+            report.lost(fence, reason(end), &format!("the lease is over: {end}"));
             held.give_up().await;
             return Ok(LOST);
         }

@@ -117,8 +117,8 @@ async fn without_command(held: Held, signals: &mut Signals, report: &Report) -> 
             held.give_back(signals, report).await;
             Err(Failure::of_signal(signal))
         }
-        lost = held.guard.lost() => {
-            report.lost(held.guard.fence().get(), reason(&lost), &lost.to_string());
+        end = held.guard.lost() => {
+            report.lost(held.guard.fence().get(), reason(end), &format!("the lease is over: {end}"));
             held.give_up().await;
             Ok(LOST)
         }

@@ -5,7 +5,6 @@ use std::io::{IsTerminal, Write, stdout};
 use std::time::Duration;
 
 use fairlock::{Fence, Lock, Status};
-use futures_util::StreamExt;
 use serde::Serialize;
 use tokio::time::sleep;
 

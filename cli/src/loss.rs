@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use fairlock::{Lease, LeaseState, LockGuard, LostReason};
+use fairlock::{HoldEnd, Lease, LeaseState, LockGuard};
 use tokio::time::timeout;
 
 use crate::taking::reason;
@@ -39,13 +39,13 @@ pub(crate) struct Margin {
 pub(crate) async fn due(guard: &LockGuard, margin: Margin) -> Loss {
     loop {
         if let Err(lost) = guard.check() {
-            let grace = match lost.reason() {
+            let grace = match lost.reason {
                 // This process was stopped, or the machine slept: another holder may be at work.
-                LostReason::Expired | LostReason::MaxHold => Duration::ZERO,
+                HoldEnd::Expired | HoldEnd::MaxHold => Duration::ZERO,
                 _ => margin.kill_after,
             };
             return Loss {
-                reason: reason(&lost),
+                reason: reason(lost.reason),
                 why: lost.to_string(),
                 grace,
             };
@@ -54,7 +54,7 @@ pub(crate) async fn due(guard: &LockGuard, margin: Margin) -> Loss {
         if let Some(loss) = foreseen(guard.name(), lease, margin) {
             return loss;
         }
-        let until_near = lease.remaining().saturating_sub(margin.kill_after);
+        let until_near = lease.remaining.saturating_sub(margin.kill_after);
         let until_end = margin
             .ends
             .map(|ends| until(ends).saturating_sub(margin.kill_after));
@@ -69,14 +69,14 @@ fn foreseen(name: &str, lease: Lease, margin: Margin) -> Option<Loss> {
         return Some(Loss {
             reason: "max_hold",
             why: format!("the maximum hold time of {name} is nearly over"),
-            grace: left.min(lease.remaining()).saturating_sub(TO_DIE),
+            grace: left.min(lease.remaining).saturating_sub(TO_DIE),
         });
     }
-    let is_near = lease.remaining() <= margin.kill_after;
-    (is_near && lease.state() == LeaseState::InDoubt).then(|| Loss {
+    let is_near = lease.remaining <= margin.kill_after;
+    (is_near && lease.state == LeaseState::InDoubt).then(|| Loss {
         reason: "in_doubt",
         why: format!("the lease on lock {name:?} could not be renewed, and will soon be over"),
-        grace: lease.remaining().saturating_sub(TO_DIE),
+        grace: lease.remaining.saturating_sub(TO_DIE),
     })
 }
 

@@ -7,9 +7,9 @@
 //! What CMD leaves behind keeps the variable when the hold is over. So only the server can say whether a hold
 //! can be joined. It tells holds apart by their fences.
 
-use fairlock::{Lock, LockGuard, Owner, TryAcquire};
+use fairlock::{Error, Lock, LockGuard, Owner};
 
-use crate::connection::{Place, variable};
+use crate::connection::Place;
 
 /// What the processes above hold, and the owner of a hold of its own.
 pub(crate) struct Nesting {
@@ -30,7 +30,9 @@ struct Above {
 
 impl Nesting {
     pub(crate) fn of(place: &Place, name: &str) -> Nesting {
-        let words = is_within().then(|| variable("FAIRLOCK_OWNER")).flatten();
+        let words = is_within()
+            .then(|| std::env::var("FAIRLOCK_OWNER").ok())
+            .flatten();
         Nesting::within(words.unwrap_or_default(), &place.address(name))
     }
 
@@ -57,11 +59,12 @@ impl Nesting {
             return Ok(None);
         }
         let lock = lock.clone().owner(&above.owner).at_least(None);
-        Ok(match lock.try_acquire().await? {
-            TryAcquire::Acquired(joined) if joined.fence().get() == above.fence => Some(joined),
+        match lock.try_acquire().await {
+            Ok(joined) if joined.fence().get() == above.fence => Ok(Some(joined)),
             // The hold has ended after that look. What this one has taken, it gives back.
-            TryAcquire::Acquired(_) | TryAcquire::Busy(_) => None,
-        })
+            Ok(_) | Err(Error::Busy { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// The value of `FAIRLOCK_OWNER` for CMD.
@@ -107,12 +110,12 @@ pub(crate) fn fence_above(place: &Place, name: &str) -> Option<u64> {
         return Some(above.fence);
     }
     // There is no other word of the lock in a quorum, and within `lead`.
-    let is_innermost = is_within() && variable("FAIRLOCK_NAME").as_deref() == Some(name);
-    is_innermost.then(|| variable("FAIRLOCK_FENCE")?.parse().ok())?
+    let is_innermost = is_within() && std::env::var("FAIRLOCK_NAME").ok().as_deref() == Some(name);
+    is_innermost.then(|| std::env::var("FAIRLOCK_FENCE").ok()?.parse().ok())?
 }
 
 fn is_within() -> bool {
-    variable("FAIRLOCK_HELD").as_deref() == Some("1")
+    std::env::var("FAIRLOCK_HELD").ok().as_deref() == Some("1")
 }
 
 #[cfg(test)]

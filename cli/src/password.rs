@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use fairlock::Credentials;
 use percent_encoding::percent_decode_str;
 
-use crate::connection::variable;
 use crate::exit::Failure;
 
 /// A password that is read again for each connection.
@@ -32,7 +31,7 @@ impl PasswordFile {
 /// Completes the URLs. If the password comes from a file, the users of the URLs go there.
 pub(crate) fn complete(urls: &mut [String], file: Option<&Path>) -> Result<Option<PasswordFile>, Failure> {
     let Some(path) = file else {
-        if let Some(password) = variable("FAIRLOCK_PASSWORD") {
+        if let Ok(password) = std::env::var("FAIRLOCK_PASSWORD") {
             for url in urls {
                 *url = with_password(url, trimmed(&password));
             }

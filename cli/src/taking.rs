@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fairlock::{Error, Lock, LockGuard, LockManager, Owner};
+use fairlock::{Error, HoldEnd, Lock, LockGuard, LockManager, Owner};
 use tokio::time::{sleep, timeout};
 
 use crate::args::Taking;
@@ -17,8 +17,6 @@ use crate::signals::Signals;
 /// Who is in front is told when a wait lasts for this long, and then from time to time.
 const FIRST_NOTICE: Duration = Duration::from_secs(1);
 const NEXT_NOTICE: Duration = Duration::from_secs(30);
-/// What a time-out says if nothing is known of a holder.
-const LEAST_KNOWN: Duration = Duration::from_millis(1);
 /// How long the end waits for a server, before it leaves what it holds to its lease.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -113,7 +111,7 @@ impl Held {
             Some(Ok(())) => report.released(fence, self.since.elapsed()),
             Some(Err(Error::Lost(lost))) => {
                 let why = format!("{lost}; what was done last may have overlapped with another holder");
-                report.lost(fence, reason(&lost), &why);
+                report.lost(fence, reason(lost.reason), &why);
             }
             Some(Err(error)) => report.words(&format!("the release of {name} is not confirmed: {error}")),
             None => {}
@@ -133,13 +131,11 @@ async fn release(guard: Arc<LockGuard>) -> Option<fairlock::Result<()>> {
 }
 
 /// The reason of a loss, for machines.
-pub(crate) fn reason(lost: &fairlock::Lost) -> &'static str {
-    use fairlock::LostReason;
-
-    match lost.reason() {
-        LostReason::Expired => "expired",
-        LostReason::Taken => "taken",
-        LostReason::MaxHold => "max_hold",
+pub(crate) fn reason(end: HoldEnd) -> &'static str {
+    match end {
+        HoldEnd::Expired => "expired",
+        HoldEnd::Taken => "taken",
+        HoldEnd::MaxHold => "max_hold",
         _ => "other",
     }
 }
@@ -182,7 +178,7 @@ async fn acquire(lock: &Lock, taking: &Taking, began: Instant) -> fairlock::Resu
     // A lock that was handed over has a short lease until it is renewed. One failed renewal would end CMD as
     // soon as it began, so it does not begin before that.
     let lease = guard.lease();
-    if lease.remaining() < lease.length() / 2 {
+    if lease.remaining < lease.length / 2 {
         guard.renew().await?;
     }
     Ok(guard)
@@ -191,11 +187,11 @@ async fn acquire(lock: &Lock, taking: &Taking, began: Instant) -> fairlock::Resu
 fn refusal(error: Error, taking: &Taking, report: &Report) -> Failure {
     let message = match &error {
         // Nobody knows how long it is held.
-        Error::Timeout { retry_after, .. } if *retry_after <= LEAST_KNOWN => {
+        Error::Timeout { ttl, .. } if ttl.is_zero() => {
             format!("{} was not acquired in time", taking.name)
         }
-        Error::Timeout { retry_after, .. } => {
-            let after = crate::spans::show(*retry_after);
+        Error::Timeout { ttl, .. } => {
+            let after = crate::spans::show(*ttl);
             format!("{} is busy; it may be free in {after}", taking.name)
         }
         error => error.to_string(),

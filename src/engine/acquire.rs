@@ -222,7 +222,7 @@ pub(crate) async fn replies_read(is_outage: impl Fn() -> bool) {
 pub(crate) fn timed_out(client: &Client, began: LocalTime, free_in: Duration) -> Error {
     Error::Timeout {
         waited: client.now().since(began),
-        retry_after: free_in.max(Duration::from_millis(1)),
+        ttl: free_in,
     }
 }
 

@@ -25,7 +25,7 @@ use crate::engine::counters::Counters;
 use crate::engine::hold::Hold;
 use crate::engine::metrics::Pending;
 use crate::engine::pending_calls::PendingCalls;
-use crate::error::{Error, LostReason};
+use crate::error::{Error, HoldEnd};
 use crate::store::ids::RequestId;
 use crate::store::keys::Keys;
 use crate::store::{Answer, Failure, Release, ReleaseOutcome, Withdrawn};
@@ -42,8 +42,8 @@ const MOST_PENDING: usize = 10_000;
 pub(crate) struct Background {
     client: Arc<Client>,
     schedule: Mutex<RenewalSchedule>,
-    outbox: mpsc::UnboundedSender<Outgoing>,
-    inbox: Mutex<Option<mpsc::UnboundedReceiver<Outgoing>>>,
+    outbox: mpsc::UnboundedSender<OutgoingWithdrawal>,
+    inbox: Mutex<Option<mpsc::UnboundedReceiver<OutgoingWithdrawal>>>,
     /// Counts outgoing messages that are not done yet, and tokens that [keep the client
     /// running](Background::keep_running).
     pending: Arc<Outstanding>,
@@ -51,7 +51,7 @@ pub(crate) struct Background {
 }
 
 /// A withdrawal, and the keys of its lock.
-type Outgoing = (Arc<Keys>, Withdrawal);
+type OutgoingWithdrawal = (Arc<Keys>, Withdrawal);
 
 type Job = Pin<Box<dyn Future<Output = Done> + Send>>;
 
@@ -295,7 +295,7 @@ impl Background {
                     released |= done_before;
                     return match answer.reply.outcome {
                         _ if released => Ok(()),
-                        ReleaseOutcome::Taken => Err(hold.lost_by(LostReason::Taken).into()),
+                        ReleaseOutcome::Taken => Err(hold.lost_by(HoldEnd::Taken).into()),
                         _ => Err(hold.lost_by(hold.reason_gone()).into()),
                     };
                 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::engine::metrics::{Group, Metrics, Timer};
-use crate::error::{Error, LostReason};
+use crate::error::{Error, HoldEnd};
 use crate::time::clock::{Clock, LocalTime};
 
 /// The counts of one client, or of a quorum. They begin at 0.
@@ -109,7 +109,7 @@ pub(crate) enum End {
     /// The guard was dropped without a release.
     Dropped,
     /// The lease was over before. It is never lost by a release.
-    Lost(LostReason),
+    Lost(HoldEnd),
 }
 
 impl End {
@@ -117,11 +117,11 @@ impl End {
 
     pub(super) const fn index(self) -> usize {
         match self {
-            End::Released | End::Lost(LostReason::Released) => 0,
+            End::Released | End::Lost(HoldEnd::Released) => 0,
             End::Dropped => 1,
-            End::Lost(LostReason::Expired) => 2,
-            End::Lost(LostReason::Taken) => 3,
-            End::Lost(LostReason::MaxHold) => 4,
+            End::Lost(HoldEnd::Expired) => 2,
+            End::Lost(HoldEnd::Taken) => 3,
+            End::Lost(HoldEnd::MaxHold) => 4,
         }
     }
 }
@@ -313,7 +313,7 @@ impl Over<'_> {
     /// Notes what became of its release. The server may know that the lease was over before.
     pub(crate) fn released<T>(&mut self, released: &Result<T, Error>) {
         if let Err(Error::Lost(lost)) = released {
-            self.end = End::Lost(lost.reason());
+            self.end = End::Lost(lost.reason);
         }
     }
 }

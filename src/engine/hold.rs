@@ -16,7 +16,7 @@ use tokio::sync::Semaphore;
 use crate::engine::counters::{Counters, End, Holding, How};
 use crate::engine::metrics::Group;
 use crate::engine::pending_calls::PendingCalls;
-use crate::error::{Lost, LostReason};
+use crate::error::{HoldEnd, Lost};
 use crate::fence::Fence;
 use crate::lease::{Lease, LeaseState};
 use crate::owner::Owner;
@@ -72,7 +72,7 @@ struct State {
     kept_from: Option<ServerTime>,
     /// The last fence that turns have used, on one server.
     last_turn: Option<Fence>,
-    over: Option<LostReason>,
+    over: Option<HoldEnd>,
     /// What its guard holds, from the time when the guard is made until the hold is over. The holds of a
     /// quorum have no guards of their own.
     holding: Option<Holding>,
@@ -217,7 +217,7 @@ impl Hold {
         let state = locked(&self.state);
         let fence = state.fence;
         // The work of a hold that was lost may be unfinished.
-        let kept_from = (state.kept_from).filter(|_| state.over == Some(LostReason::Released));
+        let kept_from = (state.kept_from).filter(|_| state.over == Some(HoldEnd::Released));
         if let Some((at_least, from)) = self.terms.at_least.zip(kept_from) {
             let until = from.after(at_least);
             return ReleaseWhat::Keep {
@@ -236,6 +236,11 @@ impl Hold {
             Some(last) if last > fence => ReleaseWhat::Turns { first: fence, last },
             _ => ReleaseWhat::Grant(fence),
         }
+    }
+
+    /// Whether the lease is never extended beyond its length.
+    pub(crate) fn is_fixed(&self) -> bool {
+        self.terms.fixed
     }
 
     /// The state of the lease now. This reads the clock, so a process that was paused past its lease sees at
@@ -288,7 +293,7 @@ impl Hold {
 
     /// Ends the hold, unless it has ended already. Returns the earlier reason if it had, and otherwise what
     /// its guard held.
-    pub(super) fn end(&self, reason: LostReason) -> (Option<LostReason>, Option<Holding>) {
+    pub(super) fn end(&self, reason: HoldEnd) -> (Option<HoldEnd>, Option<Holding>) {
         let mut state = locked(&self.state);
         let before = state.over;
         state.over = before.or(Some(reason));
@@ -304,21 +309,21 @@ impl Hold {
 
     /// Why the hold ends when the server has nothing of it any more, and nobody has held the lock since.
     /// Either its time was over, or somebody deleted the key before that.
-    pub(super) fn reason_gone(&self) -> LostReason {
+    pub(super) fn reason_gone(&self) -> HoldEnd {
         let state = locked(&self.state);
         if self.clock.now() < state.deadline {
-            LostReason::Taken
+            HoldEnd::Taken
         } else {
             self.reason_at_deadline(&state)
         }
     }
 
-    fn reason_at_deadline(&self, state: &State) -> LostReason {
+    fn reason_at_deadline(&self, state: &State) -> HoldEnd {
         let is_at_cap = !is_short_of_cap(state) || state.deadline >= state.local_cap;
         if is_at_cap && self.terms.ends_by_max_hold() {
-            LostReason::MaxHold
+            HoldEnd::MaxHold
         } else {
-            LostReason::Expired
+            HoldEnd::Expired
         }
     }
 
@@ -373,7 +378,7 @@ impl Hold {
         due(now, state.deadline).min(state.deadline)
     }
 
-    pub(super) fn lost_by(&self, reason: LostReason) -> Lost {
+    pub(super) fn lost_by(&self, reason: HoldEnd) -> Lost {
         Lost::new(Arc::clone(&self.keys.name), reason)
     }
 

@@ -28,9 +28,9 @@ pub(super) struct Presence {
     poll_interval: Duration,
 }
 
-/// When a waitlist's presence record was written or prolonged. The server keeps the presence record for three
-/// polling intervals. The client relies on it for one, so that the next poll covers every waiter that joins
-/// meanwhile.
+/// When a waitlist's presence record was written or prolonged. The server keeps the presence record for a
+/// heartbeat, which is three polling intervals at least. The client relies on it for one, so that the next
+/// poll covers every waiter that joins meanwhile.
 ///
 /// A waitlist forgets it when an acquire call is incomplete, or fails without having been given up. It also
 /// does so when a call in mode `Register` or `Poll` is granted the lock, because a grant writes no presence

@@ -237,7 +237,7 @@ async fn a_caller_that_waits_here_is_not_in_the_queue_and_leaves_nothing() {
     assert_eq!(fixture.queued().await, 3);
     waits.abort();
     let error = fixture.lock.acquire_timeout(10 * MS).await.unwrap_err();
-    assert!(matches!(error, Error::Timeout { retry_after, .. } if retry_after > 1000 * MS));
+    assert!(matches!(error, Error::Timeout { ttl, .. } if ttl > 1000 * MS));
     settle().await;
     fixture.serve_those_that_ask().await;
     fixture.release().await;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Kept, LockGuard};
-use crate::error::{Error, Lost, LostReason, Result};
+use crate::error::{Error, HoldEnd, Lost, Result};
 
 /// How long the result of work that is done waits for the release. The release is on its way by then, even if
 /// the program ends next, and a server that is well has confirmed it.
@@ -86,7 +86,7 @@ impl LockGuard {
         let name = self.shared_name();
         let released = async move {
             match self.release().await {
-                Err(Error::Lost(lost)) if lost.reason() != LostReason::Released => Err(lost),
+                Err(Error::Lost(lost)) if lost.reason != HoldEnd::Released => Err(lost),
                 Err(error) => {
                     tracing::warn!(lock.name = &*name, %error,
                         "the work is done, but its release was not confirmed; the lease ends by itself");

@@ -14,7 +14,7 @@ use super::*;
 use crate::options::ManagerOptions;
 use crate::tests::scripted_store;
 use crate::tests::scripted_store::Scripted;
-use crate::{LeaseState, Lock, LockGuard, LockManager, LostReason, MemoryStore, TryAcquire};
+use crate::{HoldEnd, LeaseState, Lock, LockGuard, LockManager, MemoryStore};
 
 const MS: Duration = Duration::from_millis(1);
 const TURNS: u32 = 4;
@@ -211,7 +211,7 @@ async fn locks_with_other_terms_go_their_own_way() {
     // With the number of local queues while both wait.
     let others = [
         (lock().owner(&owner), 1),
-        (lock().fixed_lease(1000 * MS), 1),
+        (lock().lease(1000 * MS).renew(false), 1),
         (lock().max_hold(1000 * MS), 1),
         (lock().local_handoffs(1), 1),
         (lock().lease(1000 * MS), 2),
@@ -237,16 +237,14 @@ async fn locks_with_other_terms_go_their_own_way() {
 #[tokio::test(start_paused = true)]
 async fn a_try_never_overtakes_and_makes_no_call_while_the_lock_is_wanted_here() {
     let process = Process::of(&MemoryStore::new());
-    let TryAcquire::Acquired(guard) = process.lock.try_acquire().await.unwrap() else {
-        panic!("the lock is free");
-    };
+    let guard = process.lock.try_acquire().await.unwrap();
     let mut waiters = process.wait(2).await;
     let calls = process.seen.acquires();
-    let TryAcquire::Busy(busy) = process.lock.try_acquire().await.unwrap() else {
+    let Err(Error::Busy { ttl, waiting }) = process.lock.try_acquire().await else {
         panic!("the lock is held");
     };
-    assert_eq!(busy.waiting(), 2);
-    assert!(busy.retry_after() > 20_000 * MS, "{busy:?}");
+    assert_eq!(waiting, 2);
+    assert!(ttl > 20_000 * MS, "{ttl:?}");
     let error = process.lock.acquire_timeout(Duration::ZERO).await.unwrap_err();
     assert!(matches!(error, Error::Timeout { .. }), "{error}");
     assert_eq!(process.seen.acquires(), calls);
@@ -265,10 +263,10 @@ async fn a_try_that_finds_nobody_here_asks_the_server() {
     let store = MemoryStore::new();
     let [one, two] = [Process::of(&store), Process::of(&store)];
     let guard = one.acquire().await;
-    assert!(two.lock.try_acquire().await.unwrap().acquired().is_none());
+    assert!(matches!(two.lock.try_acquire().await, Err(Error::Busy { .. })));
     drop(guard);
     settle().await;
-    assert!(two.lock.try_acquire().await.unwrap().acquired().is_some());
+    assert!(two.lock.try_acquire().await.is_ok());
     two.is_left_clean().await;
 }
 
@@ -279,11 +277,11 @@ async fn a_wait_in_the_local_queue_ends_at_its_bound_and_costs_no_call_of_its_ow
     let mut calls = None;
     for _ in 0..10 {
         let error = process.lock.acquire_timeout(50 * MS).await.unwrap_err();
-        let Error::Timeout { waited, retry_after } = error else {
+        let Error::Timeout { waited, ttl } = error else {
             panic!("{error}");
         };
         assert_eq!(waited, 50 * MS);
-        assert!(retry_after > 20_000 * MS, "{retry_after:?}");
+        assert!(ttl > 20_000 * MS, "{ttl:?}");
         // The first one had the next tenure asked for, and the others find it so.
         assert_eq!(
             *calls.get_or_insert(process.seen.acquires()),
@@ -319,7 +317,7 @@ async fn the_guard_of_a_turn_behaves_as_any_other() {
     let mut waiters = process.wait(2).await;
     let first = guard.lost();
     guard.release().await.unwrap();
-    assert_eq!(first.await.reason(), LostReason::Released);
+    assert_eq!(first.await, HoldEnd::Released);
 
     let guard = turn(&mut waiters).await;
     assert_eq!(guard.name(), "a");
@@ -327,21 +325,21 @@ async fn the_guard_of_a_turn_behaves_as_any_other() {
         guard.owner(),
         &process.lock.status().await.unwrap().holder.unwrap().owner
     );
-    assert_eq!(guard.lease().state(), LeaseState::Held);
+    assert_eq!(guard.lease().state, LeaseState::Held);
     assert!(!guard.is_lost() && guard.check().is_ok());
-    assert_eq!(guard.renew().await.unwrap().length(), 30_000 * MS);
+    assert_eq!(guard.renew().await.unwrap().length, 30_000 * MS);
     assert_eq!(guard.run(async { 7 }).await.unwrap(), 7);
     let mut second = Box::pin(guard.lost());
     assert!(second.as_mut().now_or_never().is_none());
     drop(guard);
-    assert_eq!(second.await.reason(), LostReason::Released);
+    assert_eq!(second.await, HoldEnd::Released);
     assert_eq!(process.locks.stats().released_by_drop, 1);
 
     // The last turn is released to the server.
     let guard = turn(&mut waiters).await;
     let third = guard.lost();
     guard.release().await.unwrap();
-    assert_eq!(third.await.reason(), LostReason::Released);
+    assert_eq!(third.await, HoldEnd::Released);
     process.is_left_clean().await;
 }
 

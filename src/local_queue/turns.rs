@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use crate::error::{Lost, LostReason};
+use crate::error::{HoldEnd, Lost};
 use crate::fence::Fence;
 use crate::place::held::{Held, HoldRef, SharedHold};
 use crate::time::clock::LocalTime;
@@ -73,7 +73,7 @@ impl Turns {
         loop {
             let ended = self.ended.notified();
             if self.fence.load(Ordering::Acquire) != fence.get() {
-                return Lost::new(Arc::clone(self.hold().name()), LostReason::Released);
+                return Lost::new(Arc::clone(self.hold().name()), HoldEnd::Released);
             }
             tokio::select! {
                 biased;

@@ -3,13 +3,12 @@
 use std::time::Duration;
 
 use super::Lock;
-use crate::options::LockOptions;
 use crate::owner::Owner;
 
 impl Lock {
     /// Sets the length of the lease: the server keeps a hold for this long without a renewal (100 ms to 1
     /// day; the default is [that of the manager](crate::LockManagerBuilder::lease)). In a quorum it is at
-    /// most the [`longest_lease`](crate::LockManagerBuilder::longest_lease). The lease is renewed for as long
+    /// most the [`longest_lease`](crate::Quorum::longest_lease). The lease is renewed for as long
     /// as the guard lives.
     ///
     /// # Examples
@@ -21,24 +20,19 @@ impl Lock {
     /// // If this process dies, the next waiter gets the lock after about 5 s.
     /// let lock = locks.lock("import").lease(Duration::from_secs(5));
     /// let guard = lock.acquire().await?;
-    /// assert_eq!(guard.lease().length(), Duration::from_secs(5));
+    /// assert_eq!(guard.lease().length, Duration::from_secs(5));
     /// # Ok(()) }
     /// ```
     #[doc(alias = "ttl")]
-    pub fn lease(self, lease: Duration) -> Lock {
-        Lock {
-            options: LockOptions {
-                lease: Some(lease),
-                fixed: false,
-                ..self.options
-            },
-            ..self
-        }
+    pub fn lease(mut self, lease: Duration) -> Lock {
+        self.options.lease = Some(lease);
+        self
     }
 
-    /// Sets a lease that is never extended (100 ms to 30 days, in a quorum to the
-    /// [`longest_lease`](crate::LockManagerBuilder::longest_lease)): the hold ends this long after its grant,
-    /// whatever happens.
+    /// Sets whether the lease is renewed while the guard lives (default `true`). If it is not, the hold ends
+    /// one lease after its grant, whatever happens, and the lease can have up to 30 days (in a quorum up to
+    /// the [`longest_lease`](crate::Quorum::longest_lease)).
+    /// [`LockGuard::renew`](crate::LockGuard::renew) is [`Error::Invalid`](crate::Error::Invalid) then.
     ///
     /// # Examples
     /// ```
@@ -47,22 +41,16 @@ impl Lock {
     /// # let locks = fairlock::LockManager::in_memory();
     /// use std::time::Duration;
     ///
-    /// let lock = locks.lock("newsletter").fixed_lease(Duration::from_millis(100));
+    /// let lock = locks.lock("newsletter").lease(Duration::from_millis(100)).renew(false);
     /// let guard = lock.acquire().await?;
     /// tokio::time::sleep(Duration::from_millis(200)).await;
     /// assert!(guard.is_lost()); // nothing has renewed it
     /// # Ok(()) }
     /// ```
-    #[doc(alias = "ttl")]
-    pub fn fixed_lease(self, lease: Duration) -> Lock {
-        Lock {
-            options: LockOptions {
-                lease: Some(lease),
-                fixed: true,
-                ..self.options
-            },
-            ..self
-        }
+    #[doc(alias = "fixed_lease")]
+    pub fn renew(mut self, renew: bool) -> Lock {
+        self.options.renew = renew;
+        self
     }
 
     /// Limits how long the lock can be held (at least 100 ms; `None`, the default, is no limit), so that a
@@ -75,27 +63,23 @@ impl Lock {
     /// # async fn main() -> fairlock::Result<()> {
     /// # let locks = fairlock::LockManager::in_memory();
     /// use std::time::Duration;
-    /// use fairlock::{Error, LostReason};
+    /// use fairlock::{Error, HoldEnd};
     ///
     /// let guard = locks.lock("import").max_hold(Duration::from_secs(60)).acquire().await?;
     /// let stuck = guard.run(std::future::pending::<()>()).await;
-    /// assert!(matches!(stuck, Err(Error::Lost(lost)) if lost.reason() == LostReason::MaxHold));
+    /// assert!(matches!(stuck, Err(Error::Lost(lost)) if lost.reason == HoldEnd::MaxHold));
     /// # Ok(()) }
     /// ```
     #[doc(alias = "watchdog")]
-    pub fn max_hold(self, max_hold: impl Into<Option<Duration>>) -> Lock {
-        Lock {
-            options: LockOptions {
-                max_hold: max_hold.into(),
-                ..self.options
-            },
-            ..self
-        }
+    pub fn max_hold(mut self, max_hold: impl Into<Option<Duration>>) -> Lock {
+        self.options.max_hold = max_hold.into();
+        self
     }
 
     /// Keeps the lock taken until so long after its grant, even if it is released earlier (1 ms to 30 days,
-    /// and no longer than [`max_hold`](Self::max_hold) or a [`fixed_lease`](Self::fixed_lease); `None` is the
-    /// default). In a quorum this is [`Invalid`](crate::Error::Invalid): keep the guard for that long there.
+    /// and no longer than [`max_hold`](Self::max_hold) or a lease that is not [renewed](Self::renew); `None`
+    /// is the default). In a quorum this is [`Invalid`](crate::Error::Invalid): keep the guard for that long
+    /// there.
     ///
     /// This is for jobs that all instances of a service start at about the same time. One of them takes the
     /// lock with [`try_acquire`](Self::try_acquire), and does the work. If it was done within a moment, an
@@ -122,30 +106,25 @@ impl Lock {
     /// # async fn main() -> fairlock::Result<()> {
     /// # let locks = fairlock::LockManager::in_memory();
     /// use std::time::Duration;
+    /// use fairlock::Error;
     ///
     /// let nightly = locks
     ///     .lock("job:nightly")
     ///     .at_least(Duration::from_secs(50)) // no second run within the minute
     ///     .max_hold(Duration::from_secs(3600)); // a job that hangs loses the lock
-    /// if let Some(guard) = nightly.try_acquire().await?.acquired() {
-    ///     // ... the work, which takes a second today ...
-    ///     guard.release().await?;
-    /// }
-    /// assert!(nightly.try_acquire().await?.acquired().is_none());
+    /// let guard = nightly.try_acquire().await?;
+    /// // ... the work, which takes a second today ...
+    /// guard.release().await?;
+    /// assert!(matches!(nightly.try_acquire().await, Err(Error::Busy { .. })));
     /// tokio::time::sleep(Duration::from_secs(50)).await;
-    /// assert!(nightly.try_acquire().await?.acquired().is_some());
+    /// assert!(nightly.try_acquire().await.is_ok());
     /// # Ok(()) }
     /// ```
     #[doc(alias = "lockAtLeastFor")]
     #[doc(alias = "cooldown")]
-    pub fn at_least(self, at_least: impl Into<Option<Duration>>) -> Lock {
-        Lock {
-            options: LockOptions {
-                at_least: at_least.into(),
-                ..self.options
-            },
-            ..self
-        }
+    pub fn at_least(mut self, at_least: impl Into<Option<Duration>>) -> Lock {
+        self.options.at_least = at_least.into();
+        self
     }
 
     /// Sets how many guards of this process may have the lock one after the other before it is handed to the
@@ -175,7 +154,7 @@ impl Lock {
     /// - If the lease is lost, so is that of the present turn. Those that wait in the process wait on.
     /// - [`try_acquire`](Self::try_acquire) finds the lock busy, without a call, while somebody in this
     ///   process has it or waits for it.
-    /// - A lock with an [`owner`](Self::owner), a [`fixed_lease`](Self::fixed_lease), a
+    /// - A lock with an [`owner`](Self::owner), a lease that is not [renewed](Self::renew), a
     ///   [`max_hold`](Self::max_hold) or an [`at_least`](Self::at_least) takes no part. Neither does
     ///   [`SpinLock`](crate::spin::SpinLock). Locks of one name with other leases or another number of turns
     ///   have tenures of their own.
@@ -200,14 +179,9 @@ impl Lock {
     /// # Ok(()) }
     /// ```
     #[doc(alias = "cohort")]
-    pub fn local_handoffs(self, turns: u32) -> Lock {
-        Lock {
-            options: LockOptions {
-                local_handoffs: Some(turns),
-                ..self.options
-            },
-            ..self
-        }
+    pub fn local_handoffs(mut self, turns: u32) -> Lock {
+        self.options.local_handoffs = Some(turns);
+        self
     }
 
     /// Sets the group in which the [metrics](https://docs.rs/crate/fairlock/latest/source/docs/metrics.md)
@@ -231,14 +205,9 @@ impl Lock {
     /// ```
     #[doc(alias = "label")]
     #[doc(alias = "metrics")]
-    pub fn group(self, group: impl AsRef<str>) -> Lock {
-        Lock {
-            options: LockOptions {
-                group: Some(group.as_ref().into()),
-                ..self.options
-            },
-            ..self
-        }
+    pub fn group(mut self, group: impl AsRef<str>) -> Lock {
+        self.options.group = Some(group.as_ref().into());
+        self
     }
 
     /// Sets the owner on whose behalf the lock is acquired. The lock is re-entrant for its owner. In a quorum
@@ -258,11 +227,9 @@ impl Lock {
     /// # Ok(()) }
     /// ```
     #[doc(alias = "reentrant")]
-    pub fn owner(self, owner: &Owner) -> Lock {
-        Lock {
-            owner: Some(owner.clone()),
-            ..self
-        }
+    pub fn owner(mut self, owner: &Owner) -> Lock {
+        self.owner = Some(owner.clone());
+        self
     }
 
     /// The same lock, whose waits are campaigns.

@@ -30,9 +30,6 @@ pub struct LockManagerBuilder {
     pub(super) options: ManagerOptions,
     /// A label that is yet to be checked.
     pub(super) label: Option<String>,
-    /// The settings that only a quorum has.
-    pub(super) longest_lease: Option<Duration>,
-    pub(super) durable: bool,
     pub(super) own_thread: bool,
     #[cfg(feature = "redis")]
     pub(super) tls: Option<Tls>,
@@ -62,7 +59,7 @@ impl LockManagerBuilder {
     }
 
     /// Sets for how long the server keeps a hold without a renewal (default 30 s; 100 ms to 1 day, in a
-    /// quorum to the [`longest_lease`](Self::longest_lease)).
+    /// quorum to the [`longest_lease`](crate::Quorum::longest_lease)).
     ///
     /// # Examples
     /// ```
@@ -175,79 +172,6 @@ impl LockManagerBuilder {
         self
     }
 
-    /// Sets how long a lease may be in a [quorum](Self::quorum) (default 60 s; 100 ms to 1 day; refused
-    /// outside of one). A server that has started recently may have forgotten holds. It grants nothing until
-    /// it has run for this long, 1 ‰ of it, and 2 s, in whole seconds.
-    ///
-    /// All clients of a quorum must have the same value, as with the [`prefix`](Self::prefix). A client with
-    /// a smaller one would let a server grant too early for the leases of the others. A shorter value brings
-    /// servers back sooner; [`lease`](Self::lease), 30 s by default, must not exceed it.
-    ///
-    /// # Examples
-    /// ```
-    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
-    /// use std::time::Duration;
-    /// use fairlock::{LockManager, MemoryStore};
-    ///
-    /// // A server that was restarted counts again after 13 s.
-    /// let ten = Duration::from_secs(10);
-    /// let builder = LockManager::builder().lease(ten).longest_lease(ten);
-    /// let servers = [MemoryStore::new(), MemoryStore::new(), MemoryStore::new()];
-    /// let locks = builder.quorum_in_memory(&servers)?; // or .quorum(urls).await?
-    /// # Ok(()) }
-    /// ```
-    pub fn longest_lease(mut self, longest_lease: Duration) -> Self {
-        self.longest_lease = Some(longest_lease);
-        self
-    }
-
-    /// Says that no server of the [quorum](Self::quorum) forgets anything over a restart (default `false`).
-    /// Then a server that comes back grants locks at once.
-    ///
-    /// That is true with `appendonly yes` and `appendfsync always`, on disks that keep what they have synced.
-    /// **If it is not true, two clients can hold a lock after a restart.** It is also of use in tests, whose
-    /// servers have just been started and have nothing to forget.
-    ///
-    /// # Examples
-    /// ```no_run
-    /// # fn main() {}
-    /// # #[cfg(feature = "redis")]
-    /// # async fn example() -> fairlock::Result<()> {
-    /// use fairlock::LockManager;
-    ///
-    /// let urls = ["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"];
-    /// let locks = LockManager::builder().durable(true).quorum(urls).await?;
-    /// # Ok(()) }
-    /// ```
-    pub fn durable(mut self, durable: bool) -> Self {
-        self.durable = durable;
-        self
-    }
-
-    /// Sets the number of connections over which the locks are spread, by their names (default 1; 1 to 64).
-    ///
-    /// All calls for one lock take the same connection, in their order. Each connection comes with a second
-    /// one, for the messages of its locks. In a cluster there are this many to each master.
-    ///
-    /// One connection carries as much as one core can send. More connections are worth their cost if a client
-    /// works on many locks at once, and there are cores to serve them. In memory there are no connections.
-    ///
-    /// # Examples
-    /// ```no_run
-    /// # fn main() {}
-    /// # #[cfg(feature = "redis")]
-    /// # async fn example() -> fairlock::Result<()> {
-    /// use fairlock::LockManager;
-    ///
-    /// let locks = LockManager::builder().connections(4).connect("redis://127.0.0.1:6379").await?;
-    /// # Ok(()) }
-    /// ```
-    #[doc(alias = "pool")]
-    pub fn connections(mut self, connections: usize) -> Self {
-        self.options.connections = connections;
-        self
-    }
-
     /// Limits how many calls may wait at one time, over all locks of this client (default 100,000; at least
     /// 1; `None`: no limit). Further calls fail with [`Error::QueueFull`](crate::Error::QueueFull).
     ///
@@ -283,24 +207,6 @@ impl LockManagerBuilder {
     #[doc(alias = "cohort")]
     pub fn local_handoffs(mut self, turns: u32) -> Self {
         self.options.local_handoffs = turns;
-        self
-    }
-
-    /// Logs a warning (`tracing`) for every acquire that takes this long or longer (default `None`: off). A
-    /// campaign of a leader is none.
-    ///
-    /// # Examples
-    /// ```
-    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
-    /// use std::time::Duration;
-    /// use fairlock::{LockManager, MemoryStore};
-    ///
-    /// let builder = LockManager::builder().slow_acquire(Duration::from_secs(1));
-    /// # builder.in_memory(&MemoryStore::new())?;
-    /// # Ok(()) }
-    /// ```
-    pub fn slow_acquire(mut self, slow_acquire: impl Into<Option<Duration>>) -> Self {
-        self.options.slow_acquire = slow_acquire.into();
         self
     }
 

@@ -76,14 +76,14 @@ impl LockManagerBuilder {
     /// # Examples
     /// ```
     /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
-    /// use fairlock::{LockManager, MemoryStore};
+    /// use fairlock::{Error, LockManager, MemoryStore};
     ///
     /// // Two clients of one server, for a test.
     /// let server = MemoryStore::new();
     /// let here = LockManager::builder().in_memory(&server)?;
     /// let there = LockManager::builder().in_memory(&server)?;
     /// let guard = here.lock("a").acquire().await?;
-    /// assert!(there.lock("a").try_acquire().await?.acquired().is_none());
+    /// assert!(matches!(there.lock("a").try_acquire().await, Err(Error::Busy { .. })));
     /// # Ok(()) }
     /// ```
     pub fn in_memory(self, store: &MemoryStore) -> Result<LockManager> {
@@ -107,12 +107,6 @@ impl LockManagerBuilder {
 
     pub(super) fn checked(self) -> Result<ManagerOptions> {
         self.options.check()?;
-        if let Some(longest_lease) = self.longest_lease {
-            return Err(Invalid::new(format!("longest_lease {longest_lease:?}: is for quorums only")).into());
-        }
-        if self.durable {
-            return Err(Invalid::new("durable true: is for quorums only").into());
-        }
         let label = self.label.map(|label| Label::new(&label)).transpose()?;
         Ok(ManagerOptions {
             label: label.unwrap_or(self.options.label),
@@ -147,7 +141,6 @@ pub(super) fn store_options(settings: &ManagerOptions) -> Options {
         attempt_timeout: settings.attempt_timeout(),
         server_timeout: settings.server_timeout,
         heartbeat: settings.heartbeat,
-        connections: settings.connections,
         replicas: settings.replicas,
         quorum: None,
     }

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::pin::pin;
 use std::sync::Arc;
 
-use futures_util::stream::{BoxStream, iter, try_unfold};
+use futures_util::stream::{iter, try_unfold};
 use futures_util::{StreamExt, TryStreamExt};
 use wildmatch::WildMatch;
 
@@ -15,7 +15,7 @@ use crate::engine::retry::until_answered;
 use crate::error::{Error, Invalid, Result};
 use crate::place::Place;
 use crate::quorum::{majority_of, no_majority};
-use crate::status::Listed;
+use crate::status::{Listed, LockStream};
 use crate::store::keys::Keys;
 use crate::store::{Page, Position};
 
@@ -25,8 +25,6 @@ const CONCURRENT: usize = 32;
 impl LockManager {
     /// Lists the locks of this manager's prefix that are held or waited for, and whose names match a pattern.
     /// In the pattern `*` stands for any number of characters, and `?` for one.
-    ///
-    /// The methods of a stream are in crates of their own: `cargo add futures-util`, or `tokio-stream`.
     ///
     /// The list is no snapshot: each lock is shown as it is when its turn comes, in no particular order. A
     /// lock may be listed twice, and is listed at least once if it is held or waited for all the time, unless
@@ -52,11 +50,10 @@ impl LockManager {
     /// ```
     /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
     /// # let locks = fairlock::LockManager::in_memory();
-    /// use futures_util::TryStreamExt;
-    ///
     /// let _guard = locks.lock("invoice:42").acquire().await?;
     /// let mut invoices = locks.list("invoice:*");
-    /// while let Some(lock) = invoices.try_next().await? {
+    /// while let Some(lock) = invoices.next().await {
+    ///     let lock = lock?;
     ///     let holder = lock.status.holder.and_then(|holder| holder.label);
     ///     println!("{} is held by {holder:?}, {} wait", lock.name, lock.status.waiting);
     /// }
@@ -64,10 +61,10 @@ impl LockManager {
     /// ```
     #[doc(alias = "scan")]
     #[doc(alias = "keys")]
-    pub fn list(&self, pattern: &str) -> BoxStream<'static, Result<Listed>> {
+    pub fn list(&self, pattern: &str) -> LockStream<Listed> {
         if pattern.is_empty() {
             let refused = Invalid::new("pattern \"\": must not be empty; \"*\" lists all locks");
-            return iter([Err(refused.into())]).boxed();
+            return LockStream::of(iter([Err(refused.into())]).boxed());
         }
         let (manager, labels) = (self.clone(), Arc::<Labels>::default());
         let pattern = WildMatch::new(pattern);
@@ -81,7 +78,7 @@ impl LockManager {
             };
             Ok(Some((iter(keys).map(Ok), search)))
         });
-        pages
+        let listed = pages
             .try_flatten()
             .try_filter_map(move |key| {
                 let mut name = manager.name_of(&key).filter(|name| pattern.matches(name));
@@ -92,8 +89,28 @@ impl LockManager {
                 async move { Ok(name.map(|name| manager.inspect(name, labels))) }
             })
             .try_buffer_unordered(CONCURRENT)
-            .try_filter_map(async |listed| Ok(listed))
-            .boxed()
+            .try_filter_map(async |listed| Ok(listed));
+        LockStream::of(listed.boxed())
+    }
+
+    /// Lists all of them, as [`list`](Self::list) does, and fails with the first error.
+    ///
+    /// # Errors
+    /// As for [`list`](Self::list).
+    ///
+    /// # Cancel safety
+    /// Dropping the future changes nothing.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// let _guard = locks.lock("invoice:42").acquire().await?;
+    /// assert_eq!(locks.list_all("invoice:*").await?.len(), 1);
+    /// # Ok(()) }
+    /// ```
+    pub async fn list_all(&self, pattern: &str) -> Result<Vec<Listed>> {
+        self.list(pattern).try_collect().await
     }
 
     /// The name of the lock with this key. Other hashes under the prefix are no locks.

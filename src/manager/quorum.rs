@@ -1,5 +1,6 @@
 //! How a manager of a quorum is made: on several servers, or on several stores in memory.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ use crate::engine::waitlist::registry::LateListener;
 use crate::error::Error;
 use crate::error::{Invalid, Result};
 use crate::options::{DEFAULT_LONGEST_LEASE, ManagerOptions};
-use crate::quorum::Quorum;
+use crate::quorum::QuorumClient;
 use crate::store::ids::ClientId;
 use crate::store::memory::MemoryStore;
 #[cfg(feature = "redis")]
@@ -32,31 +33,115 @@ use crate::time::server_time::CLOCKS_APART;
 /// How many servers a quorum may have.
 const SERVERS: std::ops::RangeInclusive<usize> = 3..=9;
 
-impl LockManager {
-    /// Connects to a quorum: several independent servers, of which a majority must grant a lock. See
-    /// [`LockManagerBuilder::quorum`].
-    ///
-    /// # Errors
-    /// As for [`LockManagerBuilder::quorum`].
-    ///
-    /// # Cancel safety
-    /// Dropping the future ends the connections.
+/// The servers of a quorum, of which a majority must grant a lock, and the settings that only a quorum has.
+/// See [`LockManagerBuilder::connect_quorum`].
+///
+/// # Examples
+/// ```no_run
+/// # fn main() {}
+/// # #[cfg(feature = "redis")]
+/// # async fn example() -> fairlock::Result<()> {
+/// use std::time::Duration;
+/// use fairlock::{LockManager, Quorum};
+///
+/// let quorum = Quorum::of(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"]);
+/// let lease = Duration::from_secs(10);
+/// // A server that was restarted counts again after 13 s.
+/// let quorum = quorum.longest_lease(lease);
+/// let locks = LockManager::builder().lease(lease).connect_quorum(quorum).await?;
+/// # Ok(()) }
+/// ```
+#[doc(alias = "redlock")]
+#[derive(Clone)]
+#[must_use = "a quorum does nothing until it is connected"]
+pub struct Quorum {
+    servers: Servers,
+    longest_lease: Duration,
+    durable: bool,
+}
+
+#[derive(Clone)]
+enum Servers {
+    #[cfg(feature = "redis")]
+    Redis(Vec<String>),
+    Memory(Vec<MemoryStore>),
+}
+
+impl Quorum {
+    /// The servers with these URLs: `redis://`, `rediss://` or `unix://`
+    /// ([`LockManager::connect`]).
+    #[cfg(feature = "redis")]
+    pub fn of(urls: impl IntoIterator<Item = impl AsRef<str>>) -> Quorum {
+        let urls = urls.into_iter().map(|url| url.as_ref().to_owned());
+        Quorum::new(Servers::Redis(urls.collect()))
+    }
+
+    /// These stores in memory, for tests of what happens between several processes.
     ///
     /// # Examples
-    /// ```no_run
+    /// ```
     /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
-    /// use fairlock::LockManager;
+    /// use fairlock::{Error, LockManager, MemoryStore, Quorum};
     ///
-    /// let urls = ["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"];
-    /// let locks = LockManager::quorum(urls).await?;
-    /// let guard = locks.lock("invoice:42").acquire().await?; // held on two of the three at least
-    /// guard.release().await?;
+    /// let quorum = Quorum::in_memory(&[MemoryStore::new(), MemoryStore::new(), MemoryStore::new()]);
+    /// let here = LockManager::builder().connect_quorum(quorum.clone()).await?;
+    /// let there = LockManager::builder().connect_quorum(quorum).await?;
+    /// let guard = here.lock("a").acquire().await?;
+    /// assert!(matches!(there.lock("a").try_acquire().await, Err(Error::Busy { .. })));
     /// # Ok(()) }
     /// ```
-    #[cfg(feature = "redis")]
-    #[doc(alias = "redlock")]
-    pub async fn quorum(urls: impl IntoIterator<Item = impl AsRef<str>>) -> Result<LockManager> {
-        LockManager::builder().quorum(urls).await
+    pub fn in_memory<'a>(stores: impl IntoIterator<Item = &'a MemoryStore>) -> Quorum {
+        Quorum::new(Servers::Memory(stores.into_iter().cloned().collect()))
+    }
+
+    #[cfg(feature = "diagnose")]
+    pub(super) fn urls(&self) -> Result<Vec<String>> {
+        match &self.servers {
+            Servers::Redis(urls) => Ok(urls.clone()),
+            Servers::Memory(_) => Err(Invalid::new("quorum: must be of servers, not in memory").into()),
+        }
+    }
+
+    fn new(servers: Servers) -> Quorum {
+        Quorum {
+            servers,
+            longest_lease: DEFAULT_LONGEST_LEASE,
+            durable: false,
+        }
+    }
+
+    /// Sets how long a lease may be (default 60 s; 100 ms to 1 day). A server that has started recently may
+    /// have forgotten holds. It grants nothing until it has run for this long, 1 ‰ of it, and 2 s, in whole
+    /// seconds.
+    ///
+    /// All clients of a quorum must have the same value, as with the
+    /// [`prefix`](LockManagerBuilder::prefix). A client with a smaller one would let a server grant too early
+    /// for the leases of the others. A shorter value brings servers back sooner;
+    /// [`lease`](LockManagerBuilder::lease), 30 s by default, must not exceed it.
+    pub fn longest_lease(mut self, longest_lease: Duration) -> Quorum {
+        self.longest_lease = longest_lease;
+        self
+    }
+
+    /// Says that no server forgets anything over a restart (default `false`). Then a server that comes back
+    /// grants locks at once.
+    ///
+    /// That is true with `appendonly yes` and `appendfsync always`, on disks that keep what they have synced.
+    /// **If it is not true, two clients can hold a lock after a restart.** It is also of use in tests, whose
+    /// servers have just been started and have nothing to forget.
+    pub fn durable(mut self, durable: bool) -> Quorum {
+        self.durable = durable;
+        self
+    }
+}
+
+impl fmt::Debug for Quorum {
+    /// Without the URLs, which may have passwords.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Quorum")
+            .field("longest_lease", &self.longest_lease)
+            .field("durable", &self.durable)
+            .finish_non_exhaustive()
     }
 }
 
@@ -65,14 +150,13 @@ impl LockManagerBuilder {
     /// granted it, so it outlives the loss of any minority.
     ///
     /// The servers must not be replicas of each other: a failover forgets, and that is what a quorum is for.
-    /// So the URLs are those of plain servers: `redis://`, `rediss://` or `unix://`
-    /// ([`LockManager::connect`]). The servers are Redis from 7.0 on, or Valkey. All clients name the same
-    /// ones, in any order, with the same [`prefix`](Self::prefix) and the same
-    /// [`longest_lease`](Self::longest_lease).
+    /// So the URLs are those of plain servers. They are Redis from 7.0 on, or Valkey. All clients name the
+    /// same ones, in any order, with the same [`prefix`](Self::prefix) and the same
+    /// [`longest_lease`](Quorum::longest_lease).
     ///
     /// Everything works as with one server, except:
     /// - A server that has started recently grants nothing, unless the servers are
-    ///   [`durable`](Self::durable). So **new servers grant no lock in their first minute**.
+    ///   [`durable`](Quorum::durable). So **new servers grant no lock in their first minute**.
     /// - Where one server gives [`Error::Unavailable`](crate::Error::Unavailable), a quorum gives
     ///   [`Error::NoQuorum`](crate::Error::NoQuorum).
     /// - A lock has no [`owner`](crate::Lock::owner): it is not re-entrant.
@@ -94,29 +178,39 @@ impl LockManagerBuilder {
     ///
     /// # Examples
     /// ```no_run
-    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
-    /// use std::time::Duration;
-    /// use fairlock::LockManager;
+    /// # fn main() {}
+    /// # #[cfg(feature = "redis")]
+    /// # async fn example() -> fairlock::Result<()> {
+    /// use fairlock::{LockManager, Quorum};
     ///
     /// let urls = ["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"];
-    /// let lease = Duration::from_secs(10);
-    /// let locks = LockManager::builder().lease(lease).longest_lease(lease).quorum(urls).await?;
+    /// let locks = LockManager::builder().connect_quorum(Quorum::of(urls)).await?;
+    /// let guard = locks.lock("invoice:42").acquire().await?; // held on two of the three at least
     /// # Ok(()) }
     /// ```
-    #[cfg(feature = "redis")]
     #[doc(alias = "redlock")]
-    pub async fn quorum(self, urls: impl IntoIterator<Item = impl AsRef<str>>) -> Result<LockManager> {
-        let urls: Vec<String> = urls.into_iter().map(|url| url.as_ref().to_owned()).collect();
-        let wanted = self.own_thread;
-        OwnThread::run_if(wanted, |thread| self.quorum_on(thread, urls)).await
+    pub async fn connect_quorum(self, quorum: Quorum) -> Result<LockManager> {
+        match &quorum.servers {
+            #[cfg(feature = "redis")]
+            Servers::Redis(urls) => {
+                let (urls, wanted) = (urls.clone(), self.own_thread);
+                OwnThread::run_if(wanted, |thread| self.quorum_on(thread, quorum, urls)).await
+            }
+            Servers::Memory(stores) => self.quorum_in_memory(&quorum, stores),
+        }
     }
 
     #[cfg(feature = "redis")]
-    async fn quorum_on(self, thread: Option<OwnThread>, urls: Vec<String>) -> Result<LockManager> {
+    async fn quorum_on(
+        self,
+        thread: Option<OwnThread>,
+        quorum: Quorum,
+        urls: Vec<String>,
+    ) -> Result<LockManager> {
         use crate::store::redis;
 
         let (tls, credentials) = (self.tls.clone(), self.credentials.clone());
-        let (settings, options) = self.of_quorum(&urls)?;
+        let (settings, options) = self.of_quorum(&quorum, &urls)?;
         let trust = redis::Trust {
             tls: tls.as_ref(),
             credentials: credentials.as_ref(),
@@ -157,17 +251,16 @@ impl LockManagerBuilder {
                 }
                 Arc::new(shared)
             });
-        let quorum = Quorum::new(shareds.collect());
+        let quorum = QuorumClient::new(shareds.collect());
         quorum.start()?;
         Ok(LockManager::of(quorum))
     }
 
     /// The settings of a client of these servers, and its options for each of them.
     #[cfg(feature = "redis")]
-    pub(super) fn of_quorum(self, urls: &[String]) -> Result<(ManagerOptions, Options)> {
+    pub(super) fn of_quorum(self, quorum: &Quorum, urls: &[String]) -> Result<(ManagerOptions, Options)> {
         check_count("servers", urls.len())?;
-        let (longest_lease, durable) = (self.longest_lease_in_quorum(), self.durable);
-        let settings = self.checked_for_quorum()?;
+        let settings = self.checked_for(quorum)?;
         let mut servers = Vec::new();
         for url in urls {
             let server = server_of(url)?;
@@ -178,60 +271,32 @@ impl LockManagerBuilder {
         }
         let options = Options {
             quorum: Some(QuorumServer {
-                longest_lease,
-                durable,
+                longest_lease: quorum.longest_lease,
+                durable: quorum.durable,
             }),
             ..store_options(&settings)
         };
         Ok((settings, options))
     }
 
-    /// Creates a client of a quorum of in-memory stores, for tests of what happens between several processes.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) for a number of stores other than 3, 5, 7 or 9, and for a
-    /// setting that [`quorum`](Self::quorum) refuses.
-    ///
-    /// # Examples
-    /// ```
-    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
-    /// use fairlock::{LockManager, MemoryStore};
-    ///
-    /// let servers = [MemoryStore::new(), MemoryStore::new(), MemoryStore::new()];
-    /// let here = LockManager::builder().quorum_in_memory(&servers)?;
-    /// let there = LockManager::builder().quorum_in_memory(&servers)?;
-    /// let guard = here.lock("a").acquire().await?;
-    /// assert!(there.lock("a").try_acquire().await?.acquired().is_none());
-    /// # Ok(()) }
-    /// ```
-    pub fn quorum_in_memory<'a>(
-        self,
-        stores: impl IntoIterator<Item = &'a MemoryStore>,
-    ) -> Result<LockManager> {
-        let stores: Vec<_> = stores.into_iter().collect();
+    fn quorum_in_memory(self, quorum: &Quorum, stores: &[MemoryStore]) -> Result<LockManager> {
         check_count("stores", stores.len())?;
         let own_thread = self.own_thread;
-        let settings = self.checked_for_quorum()?;
+        let settings = self.checked_for(quorum)?;
         let thread = OwnThread::start_if(own_thread)?;
         let id = ClientId::random();
         let client = |store| client_in_memory(id.clone(), settings.clone(), store, thread.clone());
-        let shareds = stores.into_iter().map(|store| Arc::new(client(store)));
-        Ok(LockManager::of(Quorum::new(shareds.collect())))
+        let shareds = stores.iter().map(|store| Arc::new(client(store)));
+        Ok(LockManager::of(QuorumClient::new(shareds.collect())))
     }
 
-    fn longest_lease_in_quorum(&self) -> Duration {
-        self.longest_lease.unwrap_or(DEFAULT_LONGEST_LEASE)
-    }
-
-    fn checked_for_quorum(mut self) -> Result<ManagerOptions> {
+    fn checked_for(mut self, quorum: &Quorum) -> Result<ManagerOptions> {
         if self.options.replicas > 0 {
             return Err(
                 Invalid::new("replicas: must not be set in a quorum, whose servers are independent").into(),
             );
         }
-        self.options.longest_lease = Some(self.longest_lease_in_quorum());
-        self.longest_lease = None;
-        self.durable = false;
+        self.options.longest_lease = Some(quorum.longest_lease);
         self.checked()
     }
 }

@@ -6,7 +6,7 @@ mod tests;
 use std::time::Duration;
 
 use crate::engine::counters::{End, How, Outcome, read};
-use crate::error::LostReason;
+use crate::error::HoldEnd;
 use crate::place::Place;
 
 /// The counts of one client: its present state, and its history since it was created. The history only grows,
@@ -16,7 +16,7 @@ use crate::place::Place;
 /// needs no feature: [metrics](https://docs.rs/crate/fairlock/latest/source/docs/metrics.md) has an example.
 ///
 /// # Calls
-/// Every call that asks for a lock (`acquire`, `acquire_timeout`, `acquire_deadline`, `with`, `with_timeout`,
+/// Every call that asks for a lock (`acquire`, `acquire_timeout`, `with`, `with_timeout`,
 /// `try_acquire`) counts once when it is first polled, and once when it ends. Those that are refused before,
 /// with [`Error::Invalid`](crate::Error::Invalid) or [`Error::Closed`](crate::Error::Closed), don't count. So
 /// `acquire_started` is the sum of `acquired`, `timed_out`, `busy`, `cancelled`, `queue_full`,
@@ -42,6 +42,7 @@ use crate::place::Place;
 /// ```
 #[doc(alias = "metrics")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Stats {
     /// Locks that this manager holds now. Guards that hand a lock on inside this process count once.
@@ -64,10 +65,14 @@ pub struct Stats {
     /// The time for which the calls in `acquired` waited together, each from its first poll. Those that make
     /// one attempt, as `try_acquire` does, count as no wait, and so do campaigns of leaders. Divided by
     /// `acquired`, it is the mean wait.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "waited_ms", serialize_with = "crate::status::in_ms::of")
+    )]
     pub waited: Duration,
     /// Calls that ended with [`Error::Timeout`](crate::Error::Timeout).
     pub timed_out: u64,
-    /// Calls of `try_acquire` that ended with [`TryAcquire::Busy`](crate::TryAcquire::Busy).
+    /// Calls of `try_acquire` that ended with [`Error::Busy`](crate::Error::Busy).
     pub busy: u64,
     /// Calls whose futures were dropped after their first polls, before they ended.
     pub cancelled: u64,
@@ -79,22 +84,33 @@ pub struct Stats {
     /// [`Error::NoQuorum`](crate::Error::NoQuorum).
     pub unavailable: u64,
     /// The time that all holds together lasted that are over, however they ended.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "held_for_ms", serialize_with = "crate::status::in_ms::of")
+    )]
     pub held_for: Duration,
     /// Holds that ended because their guards were dropped without a release.
     pub released_by_drop: u64,
     /// Holds whose leases were over before their release: the sum of the next three.
     pub lost: u64,
-    /// Lost for [`LostReason::Expired`](crate::LostReason::Expired).
+    /// Lost for [`HoldEnd::Expired`](crate::HoldEnd::Expired).
     pub lost_expired: u64,
-    /// Lost for [`LostReason::Taken`](crate::LostReason::Taken).
+    /// Lost for [`HoldEnd::Taken`](crate::HoldEnd::Taken).
     pub lost_taken: u64,
-    /// Lost for [`LostReason::MaxHold`](crate::LostReason::MaxHold).
+    /// Lost for [`HoldEnd::MaxHold`](crate::HoldEnd::MaxHold).
     pub lost_max_hold: u64,
     /// Renewals that the server confirmed, in the background or by a call. A claim is one.
     pub renewals: u64,
     /// The least time that was left of a lease when its renewal was confirmed, by the local clock. `None`
     /// until a whole lease was renewed. It is about two thirds of the lease when all is well, and 0 if a
     /// renewal came too late. Renewals of a claim window, which is shorter than the lease, do not count.
+    #[cfg_attr(
+        feature = "serde",
+        serde(
+            rename = "least_margin_ms",
+            serialize_with = "crate::status::in_ms::of_option"
+        )
+    )]
     pub least_margin: Option<Duration>,
     /// Connections that were lost and replaced.
     pub reconnects: u64,
@@ -133,9 +149,9 @@ impl Stats {
         let acquired_at_once = acquired(How::Free);
         let handed_over = acquired(How::HandedOver);
         let local_handoffs = acquired(How::LocalHandoff);
-        let lost_expired = lost(LostReason::Expired);
-        let lost_taken = lost(LostReason::Taken);
-        let lost_max_hold = lost(LostReason::MaxHold);
+        let lost_expired = lost(HoldEnd::Expired);
+        let lost_taken = lost(HoldEnd::Taken);
+        let lost_max_hold = lost(HoldEnd::MaxHold);
         let mut stats = Stats {
             held,
             waiting,

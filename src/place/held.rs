@@ -6,7 +6,7 @@ use crate::engine::client::Client;
 use crate::engine::counters::{Counters, Holding, How};
 use crate::engine::hold::Hold;
 use crate::engine::hold::owned::OwnedHold;
-use crate::error::{Lost, Result};
+use crate::error::{Invalid, Lost, Result};
 use crate::fence::Fence;
 use crate::lease::Lease;
 use crate::owner::Owner;
@@ -69,6 +69,9 @@ impl Held {
     }
 
     pub(crate) async fn renew(&self) -> Result<()> {
+        if self.hold().is_fixed() {
+            return Err(Invalid::new("renew: must not be called if the lock has `renew(false)`").into());
+        }
         match self {
             Held::One(held) => Ok(held.background().renew(held.hold(), true).await?),
             Held::Majority(majority) => Box::pin(majority.votes().renew()).await,
@@ -141,6 +144,14 @@ impl<'a> HoldRef<'a> {
         match self {
             HoldRef::One(hold) => hold.check(),
             HoldRef::Majority(votes) => votes.check().map(drop),
+        }
+    }
+
+    /// Whether the lease is never extended beyond its length.
+    fn is_fixed(self) -> bool {
+        match self {
+            HoldRef::One(hold) => hold.is_fixed(),
+            HoldRef::Majority(votes) => votes.is_fixed(),
         }
     }
 

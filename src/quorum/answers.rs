@@ -6,7 +6,7 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::time::{Instant, timeout_at};
 
-use super::Quorum;
+use super::QuorumClient;
 use crate::error::{Error, Result, ServerError};
 
 /// How much longer than twice the time of the others a server may take to confirm a release on which nothing
@@ -22,7 +22,7 @@ pub(super) struct Answers<T> {
 }
 
 impl<T> Answers<T> {
-    pub(super) fn of(quorum: &Quorum) -> Answers<T> {
+    pub(super) fn of(quorum: &QuorumClient) -> Answers<T> {
         Answers {
             servers: quorum.servers.len(),
             majority: quorum.majority(),

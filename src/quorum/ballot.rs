@@ -29,7 +29,7 @@ use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
-use super::Quorum;
+use super::QuorumClient;
 use super::answers::{next_until, no_majority, stragglers_until};
 use super::votes::{Majority, Votes};
 use crate::engine::acquire::{AcquireParams, Arrival, Attempt, Tried, VoteParams, try_acquire};
@@ -67,7 +67,7 @@ pub(super) fn ballot_of(request: u64) -> u64 {
 }
 
 pub(super) struct Ballot {
-    quorum: Arc<Quorum>,
+    quorum: Arc<QuorumClient>,
     params: AcquireParams,
     /// Which of this client's ballots it is.
     number: u64,
@@ -165,7 +165,7 @@ impl Seat {
 impl Ballot {
     /// On the heap, since it is moved from the caller to the task that goes on with it.
     pub(super) fn new(
-        quorum: &Arc<Quorum>,
+        quorum: &Arc<QuorumClient>,
         params: AcquireParams,
         arrival: Arrival,
         until: Option<Instant>,
@@ -491,7 +491,7 @@ impl Ballot {
         let (mut errors, mut free_in, mut outstanding) = (Vec::new(), Vec::new(), Vec::new());
         for (server, seat) in self.seats.iter().enumerate() {
             match &seat.state {
-                SeatState::Failed(Error::Timeout { retry_after, .. }) => free_in.push(*retry_after),
+                SeatState::Failed(Error::Timeout { ttl, .. }) => free_in.push(*ttl),
                 SeatState::Failed(error) => errors.push(error.clone()),
                 SeatState::Outstanding => outstanding.push(server),
                 SeatState::Placed | SeatState::Left => {}

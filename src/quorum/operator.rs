@@ -9,7 +9,7 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use tokio::time::Instant;
 
-use super::Quorum;
+use super::QuorumClient;
 use super::answers::{Answers, next_until, stragglers_until};
 use super::ballot::ballot_of;
 use crate::engine::operator::{self, Seen};
@@ -37,7 +37,7 @@ struct Told {
     inspected: Inspected,
 }
 
-impl Quorum {
+impl QuorumClient {
     /// Asks all servers who holds the lock. A lock that is held on too few of them has no holder.
     pub(crate) async fn inspect(&self, keys: &Arc<Keys>, terms: &LeaseTerms) -> Result<Seen> {
         let told = self.told(keys, terms).await?;

@@ -19,12 +19,12 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use self::link::{Link, State};
-use super::{Majority, Quorum};
+use super::{Majority, QuorumClient};
 use crate::engine::acquire::AcquireParams;
 use crate::engine::metrics::Group;
 use crate::engine::shared::Shared;
 use crate::engine::waitlist::registry::LateListener;
-use crate::error::{Error, LostReason};
+use crate::error::{Error, HoldEnd};
 use crate::fence::Fence;
 use crate::gate::Gate;
 use crate::local_queue::{LocalQueues, TenureParams};
@@ -45,7 +45,7 @@ struct Servers(Vec<MemoryStore>);
 
 /// A process that uses them.
 struct Process {
-    quorum: Arc<Quorum>,
+    quorum: Arc<QuorumClient>,
     queues: Arc<LocalQueues>,
     links: Vec<Arc<Link>>,
 }
@@ -80,7 +80,7 @@ impl Servers {
             let shared = Shared::new(late_listener, id, link, options.clone(), &first, None);
             Arc::new(shared)
         });
-        let quorum = Arc::new(Quorum::new(servers.collect()));
+        let quorum = Arc::new(QuorumClient::new(servers.collect()));
         quorum.start().unwrap();
         let gate = Gate::new(Place::Quorum(Arc::clone(&quorum)));
         let queues = Arc::new(LocalQueues::new(gate));
@@ -133,7 +133,7 @@ impl Process {
     }
 }
 
-fn params(quorum: &Quorum) -> AcquireParams {
+fn params(quorum: &QuorumClient) -> AcquireParams {
     let client = quorum.client();
     let keys = Arc::new(Keys::new("fairlock", "a").unwrap());
     AcquireParams {
@@ -146,20 +146,20 @@ fn params(quorum: &Quorum) -> AcquireParams {
     }
 }
 
-fn tenure(quorum: &Quorum, turns: u16) -> TenureParams {
+fn tenure(quorum: &QuorumClient, turns: u16) -> TenureParams {
     let hold = params(quorum);
     TenureParams { hold, turns }
 }
 
-async fn acquire(quorum: Arc<Quorum>) -> crate::Result<Majority> {
+async fn acquire(quorum: Arc<QuorumClient>) -> crate::Result<Majority> {
     acquire_with(&quorum, None).await
 }
 
-async fn acquire_with(quorum: &Arc<Quorum>, until: Option<Instant>) -> crate::Result<Majority> {
+async fn acquire_with(quorum: &Arc<QuorumClient>, until: Option<Instant>) -> crate::Result<Majority> {
     quorum.acquire(params(quorum), quorum.arrival(), until).await
 }
 
-async fn acquire_as(quorum: &Arc<Quorum>, params: AcquireParams) -> crate::Result<Majority> {
+async fn acquire_as(quorum: &Arc<QuorumClient>, params: AcquireParams) -> crate::Result<Majority> {
     quorum.acquire(params, quorum.arrival(), None).await
 }
 
@@ -399,7 +399,7 @@ async fn hold_whose_votes_are_replaced_ends_at_its_max_hold() {
     }
     let waiter = other.waits();
     let lost = held.votes().lost().await;
-    assert_eq!(lost.reason(), LostReason::MaxHold);
+    assert_eq!(lost.reason, HoldEnd::MaxHold);
     assert_lasted(began, 100);
     let next = timeout(10 * SECOND, waiter)
         .await
@@ -425,7 +425,7 @@ async fn hold_lasts_for_its_whole_lease_although_a_vote_is_older() {
     let held = waiter.await.unwrap();
     let began = Instant::now();
     let lost = held.votes().lost().await;
-    assert_eq!(lost.reason(), LostReason::Expired);
+    assert_eq!(lost.reason, HoldEnd::Expired);
     assert_lasted(began, 100);
 }
 
@@ -451,7 +451,7 @@ async fn holder_without_a_majority_is_told_before_others_get_the_lock() {
     let next = waiter.await.unwrap();
     let granted = Instant::now();
     let (reason, told) = lost.await.unwrap();
-    assert_eq!(reason.reason(), LostReason::Expired);
+    assert_eq!(reason.reason, HoldEnd::Expired);
     assert!(told <= granted);
     assert!(next.fence > held.fence);
     assert!(matches!(held.release().await, Err(Error::Lost(_))));

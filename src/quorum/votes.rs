@@ -8,14 +8,14 @@ use futures_util::stream::FuturesUnordered;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::Quorum;
+use super::QuorumClient;
 use super::answers::{Answers, next_until, stragglers_until};
 use crate::engine::client::Client;
 use crate::engine::counters::{Counters, End, Holding, How};
 use crate::engine::floor::NextFloor;
 use crate::engine::hold::Hold;
 use crate::engine::hold::owned::OwnedHold;
-use crate::error::{Error, Lost, LostReason, Result};
+use crate::error::{Error, HoldEnd, Lost, Result};
 use crate::fence::Fence;
 use crate::lease::{Lease, LeaseState};
 use crate::owner::Owner;
@@ -31,7 +31,7 @@ pub(crate) struct Votes {
     /// The owner of the holds, of this client alone.
     pub(crate) owner: Owner,
     terms: LeaseTerms,
-    quorum: Arc<Quorum>,
+    quorum: Arc<QuorumClient>,
     state: Mutex<State>,
     changed: Notify,
     /// The least fence of the next holder.
@@ -47,7 +47,7 @@ struct State {
     /// The last fence that turns have used, if there were several.
     last_turn: Option<Fence>,
     /// Why the hold is over. It never comes back.
-    over: Option<LostReason>,
+    over: Option<HoldEnd>,
     /// What its guard holds, until the hold is over.
     holding: Option<Holding>,
 }
@@ -63,7 +63,7 @@ impl State {
 enum Vote {
     Held(OwnedHold),
     /// There is none, or no more for this reason.
-    Missing(Option<LostReason>),
+    Missing(Option<HoldEnd>),
 }
 
 impl Vote {
@@ -80,7 +80,7 @@ impl Vote {
     }
 
     /// The vote, if there is one. It is missing from now on, for this reason unless it was lost before.
-    fn take(&mut self, why: Option<LostReason>) -> Option<OwnedHold> {
+    fn take(&mut self, why: Option<HoldEnd>) -> Option<OwnedHold> {
         self.hold()?;
         let why = self.why_lost().or(why);
         match std::mem::replace(self, Vote::Missing(why)) {
@@ -89,16 +89,16 @@ impl Vote {
         }
     }
 
-    fn why_lost(&self) -> Option<LostReason> {
+    fn why_lost(&self) -> Option<HoldEnd> {
         match self {
-            Vote::Held(vote) => vote.hold().check().err().map(|lost| lost.reason()),
+            Vote::Held(vote) => vote.hold().check().err().map(|lost| lost.reason),
             Vote::Missing(why) => *why,
         }
     }
 }
 
 impl Votes {
-    pub(super) fn new(quorum: &Arc<Quorum>, name: &Arc<str>, owner: Owner, terms: LeaseTerms) -> Votes {
+    pub(super) fn new(quorum: &Arc<QuorumClient>, name: &Arc<str>, owner: Owner, terms: LeaseTerms) -> Votes {
         let mut votes = Vec::new();
         votes.resize_with(quorum.servers.len(), || Vote::Missing(None));
         Votes {
@@ -148,7 +148,7 @@ impl Votes {
         votes
             .filter(|(_, vote)| match vote {
                 Vote::Held(_) => false,
-                Vote::Missing(why) => *why != Some(LostReason::Taken),
+                Vote::Missing(why) => *why != Some(HoldEnd::Taken),
             })
             .map(|(server, _)| server)
             .collect()
@@ -245,17 +245,17 @@ impl Votes {
     }
 
     /// Why the hold is over.
-    fn reason(&self, state: &State) -> LostReason {
+    fn reason(&self, state: &State) -> HoldEnd {
         let reasons: Vec<_> = state.votes.iter().filter_map(Vote::why_lost).collect();
         let lost_by = |reason| reasons.iter().filter(|other| **other == reason).count();
         let live = state.votes.iter().filter_map(Vote::live).count();
         // Without what was taken away, there would be enough.
-        if live + lost_by(LostReason::Taken) >= self.quorum.majority() {
-            LostReason::Taken
-        } else if lost_by(LostReason::MaxHold) > 0 && self.terms.ends_by_max_hold() {
-            LostReason::MaxHold
+        if live + lost_by(HoldEnd::Taken) >= self.quorum.majority() {
+            HoldEnd::Taken
+        } else if lost_by(HoldEnd::MaxHold) > 0 && self.terms.ends_by_max_hold() {
+            HoldEnd::MaxHold
         } else {
-            LostReason::Expired
+            HoldEnd::Expired
         }
     }
 
@@ -278,13 +278,18 @@ impl Votes {
         Err(self.lost_by(reason))
     }
 
-    fn lost_by(&self, reason: LostReason) -> Lost {
+    fn lost_by(&self, reason: HoldEnd) -> Lost {
         Lost::new(Arc::clone(&self.name), reason)
     }
 
     /// One of the clients.
     pub(crate) fn client(&self) -> &Arc<Client> {
         self.quorum.client()
+    }
+
+    /// Whether the lease is never extended beyond its length.
+    pub(crate) fn is_fixed(&self) -> bool {
+        self.terms.fixed
     }
 
     /// What the leases are together.
@@ -310,7 +315,7 @@ impl Votes {
     /// Whether the leases of a majority are in no doubt.
     fn is_sure(&self, state: &State) -> bool {
         let leases = state.votes.iter().filter_map(Vote::hold).map(|hold| hold.lease());
-        let sure = leases.filter(|lease| lease.state() == LeaseState::Held).count();
+        let sure = leases.filter(|lease| lease.state == LeaseState::Held).count();
         sure >= self.quorum.majority()
     }
 
@@ -368,7 +373,7 @@ impl Votes {
     fn end(&self) -> (Result<(), Lost>, Option<Holding>, Vec<OwnedHold>) {
         let before = self.check().map(drop);
         let mut state = locked(&self.state);
-        let over = *state.over.get_or_insert(LostReason::Released);
+        let over = *state.over.get_or_insert(HoldEnd::Released);
         let last = state.fence();
         let fences = state.votes.iter().filter_map(Vote::hold).map(|hold| hold.fence());
         if let Some(largest) = fences.chain(last).max() {
@@ -394,7 +399,7 @@ impl Votes {
     }
 
     /// Releases all votes, and returns when a majority of the servers have confirmed it. If the votes that
-    /// are left are no majority, it does not wait for servers that are much slower. The background tasks do
+    /// are left are no majority, it does not wait for servers that are much slower. Tasks of the clients do
     /// what is left, also if this is dropped midway.
     ///
     /// Fails with `Lost` if so many votes were lost before the release that another client could hold the
@@ -431,7 +436,7 @@ impl Votes {
                 until.get_or_insert_with(|| stragglers_until(began));
             }
         }
-        // If these were dropped, the background tasks would send the releases once more.
+        // If these were dropped, tasks would send the releases once more.
         self.quorum
             .client()
             .spawn(async move { while releases.next().await.is_some() {} });

@@ -50,9 +50,6 @@ impl fmt::Debug for ClientId {
 /// owner is empty or has a fixed width, so a script can extract them by position. The string carries all that
 /// a hand-over must know: which client to wake, how long to grant, and for which owner.
 ///
-/// A request whose hold may serve several turns reserves a fence for each:
-/// `<client>:<grant_ms>+<more>:<n>:`, with three digits for the fences beyond its first one.
-///
 /// A lock that was released but stays taken for a while is held by `<client>:<grant_ms>=<n>:`. No call names
 /// this request, so nothing renews, releases or withdraws its hold.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]

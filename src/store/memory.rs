@@ -32,14 +32,14 @@ use rules::{BOUND, Rules};
 /// # Examples
 /// ```
 /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
-/// use fairlock::{LockManager, MemoryStore};
+/// use fairlock::{Error, LockManager, MemoryStore};
 ///
 /// // Two clients of one server, for a test.
 /// let server = MemoryStore::new();
 /// let here = LockManager::builder().in_memory(&server)?;
 /// let there = LockManager::builder().in_memory(&server)?;
 /// let guard = here.lock("a").acquire().await?;
-/// assert!(there.lock("a").try_acquire().await?.acquired().is_none());
+/// assert!(matches!(there.lock("a").try_acquire().await, Err(Error::Busy { .. })));
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Default)]

@@ -9,6 +9,7 @@ mod commands;
 mod connection;
 mod connector;
 mod credentials;
+#[cfg(feature = "diagnose")]
 mod diagnosis;
 mod dial;
 mod failure;
@@ -34,6 +35,7 @@ use self::address::Address;
 pub(crate) use self::cluster::ClusterStore;
 pub(crate) use self::connector::Connector;
 use self::credentials::Login;
+#[cfg(feature = "diagnose")]
 pub(crate) use self::diagnosis::Examination;
 pub(crate) use self::options::Options;
 pub(crate) use self::options::QuorumServer;

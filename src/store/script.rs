@@ -1,4 +1,4 @@
-//! The scripts of `lua/`: their texts, arguments and replies. No other module knows Lua.
+//! The scripts of `lua/`: their texts, arguments and replies. Besides the operations, no module knows Lua.
 
 mod reply;
 mod script_call;

@@ -15,7 +15,7 @@ pub(crate) mod verdict;
 
 use std::time::Duration;
 
-use fairlock::{LockManager, LockManagerBuilder};
+use fairlock::{LockManager, LockManagerBuilder, Quorum};
 
 pub(crate) const PREFIX: &str = "soak";
 
@@ -52,8 +52,8 @@ impl Load {
         match urls {
             [url] => self.settings().connect(url).await,
             urls => {
-                let settings = self.settings().longest_lease(self.lease);
-                settings.quorum(urls).await
+                let quorum = Quorum::of(urls).longest_lease(self.lease);
+                self.settings().connect_quorum(quorum).await
             }
         }
     }

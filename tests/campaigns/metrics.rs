@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use fairlock::{LockManager, Stats, TryAcquire};
+use fairlock::{LockManager, Stats};
 use fairlock_testkit::{Process, Server, TempDir, eventually, free_port, role};
 use metrics_exporter_prometheus::PrometheusBuilder;
 use rand::rngs::SmallRng;
@@ -79,16 +79,13 @@ async fn contend(locks: LockManager, seed: u64, until: Instant) -> u64 {
             0 => (locks.lock(format!("job:{seed}")), Duration::from_secs(11)),
             // A lease that is lost now and then.
             1 => (
-                locks.lock("report").fixed_lease(Duration::from_secs(1)),
+                locks.lock("report").lease(Duration::from_secs(1)).renew(false),
                 ms * random.random_range(1..60),
             ),
             n => (locks.lock(format!("invoice:{}", n % 2)), ms),
         };
         let guard = match random.random_range(0..8) {
-            0 => match lock.try_acquire().await {
-                Ok(TryAcquire::Acquired(guard)) => Some(guard),
-                _ => None,
-            },
+            0 => lock.try_acquire().await.ok(),
             1 => lock.acquire_timeout(20 * ms).await.ok(),
             2 => timeout(20 * ms, lock.acquire()).await.ok().and_then(Result::ok),
             _ => lock.acquire().await.ok(),

@@ -71,7 +71,7 @@ async fn use_locks(locks: &LockManager) {
         lock.status().await.unwrap().waiting == 1
     })
     .await;
-    assert!(lock.try_acquire().await.unwrap().acquired().is_none());
+    assert!(matches!(lock.try_acquire().await, Err(Error::Busy { .. })));
     let busy = lock.acquire_timeout(Duration::from_millis(100)).await;
     assert!(matches!(busy, Err(Error::Timeout { .. })), "{busy:?}");
     drop(tokio::time::timeout(Duration::from_millis(5), lock.acquire()).await);
@@ -89,7 +89,13 @@ async fn use_locks(locks: &LockManager) {
     locks.lock("taken").force_release(taken.fence()).await.unwrap();
     assert!(matches!(taken.release().await, Err(Error::Lost(_))));
     let limited = locks.lock("limited").max_hold(short).acquire().await.unwrap();
-    let expired = locks.lock("expired").fixed_lease(short).acquire().await.unwrap();
+    let expired = locks
+        .lock("expired")
+        .lease(short)
+        .renew(false)
+        .acquire()
+        .await
+        .unwrap();
     drop(locks.lock("expired").acquire().await.unwrap());
     limited.lost().await;
     expired.lost().await;

@@ -19,7 +19,7 @@
 
 use std::time::Duration;
 
-use fairlock::{Lock, LockManager, LockManagerBuilder, MemoryStore};
+use fairlock::{Lock, LockManager, LockManagerBuilder, MemoryStore, Quorum};
 use fairlock_testkit::{Server, prefix};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -94,23 +94,22 @@ impl Backend {
         &self,
         settings: impl FnOnce(LockManagerBuilder) -> LockManagerBuilder,
     ) -> LockManager {
-        let mut builder = LockManager::builder()
+        let builder = LockManager::builder()
             .prefix(&self.prefix)
             .local_handoffs(self.local_handoffs);
-        if self.is_a_quorum() {
-            builder = builder.longest_lease(Duration::from_secs(24 * 60 * 60));
-        }
+        let longest_lease = Duration::from_secs(24 * 60 * 60);
         let builder = settings(builder);
         match &self.home {
             Home::Memory(store) => builder.in_memory(store),
             Home::Server(server) => builder.connect(&server.url()).await,
-            Home::QuorumInMemory(stores) => builder.quorum_in_memory(stores),
+            Home::QuorumInMemory(stores) => {
+                let quorum = Quorum::in_memory(stores).longest_lease(longest_lease);
+                builder.connect_quorum(quorum).await
+            }
             // The servers have just been started, and have nothing to forget.
             Home::Quorum(servers) => {
-                builder
-                    .durable(true)
-                    .quorum(servers.each_ref().map(Server::url))
-                    .await
+                let quorum = Quorum::of(servers.each_ref().map(Server::url)).durable(true);
+                builder.connect_quorum(quorum.longest_lease(longest_lease)).await
             }
         }
         .expect("a client")

@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use fairlock::spin::SpinLock;
 use fairlock::{
-    Busy, Credentials, Error, Fence, Holder, Invalid, Lead, LeaderWatch, Leadership, Lease, LeaseState, Lock,
-    LockGuard, LockManager, LockManagerBuilder, Lost, LostReason, MemoryStore, Owner, Result, ServerError,
-    Stats, Status, Term, TryAcquire, Unreleased,
+    Credentials, Error, Fence, HoldEnd, HoldToken, Holder, Invalid, Leadership, Lease, LeaseState, Lock,
+    LockGuard, LockManager, LockManagerBuilder, LockStream, Lost, MemoryStore, Owner, Result, ServerError,
+    Stats, Status, Unreleased,
 };
 use futures_util::future::try_join_all;
 use tokio::task::JoinSet;
@@ -70,8 +70,6 @@ fn types_have_the_bounds_that_users_rely_on() {
     portable::<LockManagerBuilder>();
     portable::<Lock>();
     portable::<LockGuard>();
-    portable::<TryAcquire>();
-    portable::<Busy>();
     portable::<Fence>();
     portable::<Owner>();
     portable::<Lease>();
@@ -81,7 +79,7 @@ fn types_have_the_bounds_that_users_rely_on() {
     portable::<Stats>();
     portable::<Error>();
     portable::<Lost>();
-    portable::<LostReason>();
+    portable::<HoldEnd>();
     portable::<Invalid>();
     portable::<ServerError>();
     portable::<Unreleased>();
@@ -89,15 +87,13 @@ fn types_have_the_bounds_that_users_rely_on() {
     portable::<SpinLock>();
     portable::<Credentials>();
     portable::<Leadership>();
-    portable::<Lead>();
-    portable::<Term>();
-    movable::<LeaderWatch>();
+    portable::<HoldToken>();
+    movable::<LockStream<Status>>();
 
     printable::<LockManager>();
     printable::<LockManagerBuilder>();
     printable::<Lock>();
     printable::<LockGuard>();
-    printable::<TryAcquire>();
     printable::<Status>();
     printable::<Holder>();
     printable::<Stats>();
@@ -105,9 +101,8 @@ fn types_have_the_bounds_that_users_rely_on() {
     printable::<SpinLock>();
     printable::<Credentials>();
     printable::<Leadership>();
-    printable::<Lead>();
-    printable::<Term>();
-    printable::<LeaderWatch>();
+    printable::<HoldToken>();
+    printable::<LockStream<Status>>();
 
     cheap::<LockManager>();
     cheap::<LockManagerBuilder>();
@@ -117,11 +112,11 @@ fn types_have_the_bounds_that_users_rely_on() {
     cheap::<SpinLock>();
     cheap::<Credentials>();
     cheap::<Leadership>();
-    cheap::<Term>();
+    cheap::<HoldToken>();
 
     value::<Fence>();
     value::<LeaseState>();
-    value::<LostReason>();
+    value::<HoldEnd>();
 
     error::<Error>();
     error::<Lost>();
@@ -134,8 +129,6 @@ fn types_have_the_bounds_that_users_rely_on() {
 fn futures_can_be_spawned(locks: &LockManager, lock: &Lock, guard: LockGuard, fence: Fence) {
     drop(call(lock.acquire()));
     drop(call(lock.acquire_timeout(Duration::ZERO)));
-    drop(call(lock.acquire_deadline(std::time::Instant::now())));
-    drop(call(lock.acquire_deadline(tokio::time::Instant::now())));
     drop(call(lock.try_acquire()));
     drop(call(lock.status()));
     drop(call(lock.force_release(fence)));
@@ -157,13 +150,13 @@ fn futures_can_be_spawned(locks: &LockManager, lock: &Lock, guard: LockGuard, fe
     let leadership = locks.leadership("a");
     drop(call(leadership.campaign()));
     drop(call(leadership.leader()));
+    let mut watch = lock.watch(Duration::ZERO);
+    drop(call(async move { watch.next().await }));
     drop(call(leadership.run(async |term| term.lost().await)));
     drop(call(leadership.run_until(tokio::task::yield_now(), |term| {
         term.run(tokio::task::yield_now())
     })));
     drop(call(async move {
-        let mut watch = leadership.watch(Duration::ZERO);
-        watch.changed().await?;
         // What the work borrows from its task does not keep that from being spawned.
         let (name, mut terms) = (String::from("a"), 0);
         leadership.run(async |_| name.len()).await?;
@@ -176,7 +169,7 @@ fn futures_can_be_spawned(locks: &LockManager, lock: &Lock, guard: LockGuard, fe
         let lead = leadership.campaign().await?;
         lead.run(tokio::task::yield_now()).await?;
         lead.renew().await?;
-        lead.resign().await
+        lead.release().await
     }));
     drop(call(LockManager::connect("redis://127.0.0.1")));
 }
@@ -207,9 +200,10 @@ async fn the_first_example_works_as_it_is_written() -> Result<(), AnyError> {
     guard.run(charge(guard.fence())).await??;
     guard.release().await?;
 
-    match lock.try_acquire().await? {
-        TryAcquire::Acquired(guard) => guard.release().await?,
-        TryAcquire::Busy(busy) => println!("retry in {:?}", busy.retry_after()),
+    match lock.try_acquire().await {
+        Ok(guard) => guard.release().await?,
+        Err(Error::Busy { waiting, .. }) => println!("busy, and {waiting} wait"),
+        Err(error) => return Err(error.into()),
     }
 
     lock.with(async |fence| db.save(order, fence).await).await??;
@@ -227,7 +221,7 @@ fn a_manager_in_memory_is_made_outside_a_runtime() {
         .unwrap();
     runtime.block_on(async {
         let guard = lock.acquire().await.unwrap();
-        assert!(lock.try_acquire().await.unwrap().acquired().is_none());
+        assert!(matches!(lock.try_acquire().await, Err(Error::Busy { .. })));
         guard.release().await.unwrap();
     });
 }
@@ -335,7 +329,7 @@ async fn everything_can_be_printed(backend: Backend) {
     assert_eq!(lock.name(), "invoice:42");
     let guard = lock.acquire().await.unwrap();
     let status = lock.status().await.unwrap();
-    let tried = locks.lock("invoice:42").try_acquire().await.unwrap();
+    let tried = locks.lock("invoice:42").try_acquire().await;
     let fence = guard.fence().to_string();
     for (text, expected) in [
         (format!("{locks:?}"), "LockManager"),
@@ -354,9 +348,9 @@ async fn everything_can_be_printed(backend: Backend) {
         assert!(text.contains(expected), "{text}");
     }
 
-    let lost = guard.lost();
+    let token = guard.token();
     drop(guard);
-    let lost = lost.await;
+    let lost = token.check().unwrap_err();
     let error = Error::from(lost.clone());
     assert_eq!(error.to_string(), lost.to_string());
     assert!(lost.to_string().contains("invoice:42"), "{lost}");

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fairlock::{Error, LockManager, LostReason, TryAcquire};
+use fairlock::{Error, HoldEnd, LockManager};
 use fairlock_testkit::{History, Process, Resp};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -67,24 +67,25 @@ async fn held_lock_refuses_a_try_at_once_and_reports_its_ttl(backend: Backend) {
     let lease = Duration::from_secs(10);
     let guard = here.lock("a").lease(lease).acquire().await.unwrap();
     let start = Instant::now();
-    let TryAcquire::Busy(busy) = there.lock("a").try_acquire().await.unwrap() else {
-        panic!("two holders at once");
+    let error = there.lock("a").try_acquire().await.unwrap_err();
+    let Error::Busy { ttl, waiting } = error else {
+        panic!("two holders at once, or {error}");
     };
     assert!(start.elapsed() < backend.slack());
-    assert!(busy.retry_after() <= lease, "{busy:?}");
-    assert!(busy.retry_after() > backend.unrenewed(lease) / 2, "{busy:?}");
-    let secs = busy.retry_after_secs();
-    assert!(Duration::from_secs(secs) >= busy.retry_after(), "{busy:?}");
-    assert!(Duration::from_secs(secs - 1) < busy.retry_after(), "{busy:?}");
-    assert_eq!(busy.waiting(), 0);
-    assert!(there.lock("a").try_acquire().await.unwrap().acquired().is_none());
+    assert!(ttl <= lease && ttl > backend.unrenewed(lease) / 2, "{ttl:?}");
+    assert_eq!(waiting, 0);
+    assert!(error.is_transient());
+    assert!(matches!(
+        there.lock("a").try_acquire().await,
+        Err(Error::Busy { .. })
+    ));
     guard.release().await.unwrap();
 }
 
 async fn two_names_do_not_exclude_each_other(backend: Backend) {
     let (here, there) = (backend.client().await, backend.client().await);
     let first = here.lock("a").acquire().await.unwrap();
-    let second = there.lock("b").try_acquire().await.unwrap().acquired().unwrap();
+    let second = there.lock("b").try_acquire().await.unwrap();
     assert_eq!((first.name(), second.name()), ("a", "b"));
     first.release().await.unwrap();
     second.release().await.unwrap();
@@ -95,24 +96,16 @@ async fn two_prefixes_do_not_exclude_each_other(backend: Backend) {
     let prefix = format!("{}-other", backend.prefix());
     let there = backend.client_with(|settings| settings.prefix(prefix)).await;
     let _first = here.lock("a").acquire().await.unwrap();
-    assert!(there.lock("a").try_acquire().await.unwrap().acquired().is_some());
+    assert!(there.lock("a").try_acquire().await.is_ok());
 }
 
 async fn a_hash_tag_is_a_part_of_the_name(backend: Backend) {
     let (here, there) = (backend.client().await, backend.client().await);
     let _cart = here.lock("{user:7}:cart").acquire().await.unwrap();
-    assert!(
-        there
-            .lock("{user:7}:cart")
-            .try_acquire()
-            .await
-            .unwrap()
-            .acquired()
-            .is_none()
-    );
+    let tried = there.lock("{user:7}:cart").try_acquire().await;
+    assert!(matches!(tried, Err(Error::Busy { .. })));
     for other in ["{user:7}:wishes", "user:7", "{user:7}:cart:"] {
-        let other = there.lock(other).try_acquire().await.unwrap();
-        assert!(other.acquired().is_some());
+        assert!(there.lock(other).try_acquire().await.is_ok());
     }
 }
 
@@ -136,7 +129,8 @@ async fn a_release_after_another_took_over_says_taken(backend: Backend) {
     let (here, there) = (backend.client().await, backend.client().await);
     let old = here
         .lock("a")
-        .fixed_lease(Duration::from_millis(300))
+        .lease(Duration::from_millis(300))
+        .renew(false)
         .acquire()
         .await
         .unwrap();
@@ -149,7 +143,7 @@ async fn a_release_after_another_took_over_says_taken(backend: Backend) {
     let Err(Error::Lost(lost)) = old.release().await else {
         panic!("released what another holds");
     };
-    assert_eq!((lost.name(), lost.reason()), ("a", LostReason::Taken));
+    assert_eq!((&*lost.name, lost.reason), ("a", HoldEnd::Taken));
 
     let after = there.lock("a").status().await.unwrap().holder.unwrap();
     assert_eq!(
@@ -164,7 +158,8 @@ async fn a_release_after_the_lease_ran_out_says_expired(backend: Backend) {
     let here = backend.client().await;
     let guard = here
         .lock("a")
-        .fixed_lease(Duration::from_millis(200))
+        .lease(Duration::from_millis(200))
+        .renew(false)
         .acquire()
         .await
         .unwrap();
@@ -172,7 +167,7 @@ async fn a_release_after_the_lease_ran_out_says_expired(backend: Backend) {
     let Err(Error::Lost(lost)) = guard.release().await else {
         panic!("held for longer than its lease");
     };
-    assert_eq!(lost.reason(), LostReason::Expired);
+    assert_eq!(lost.reason, HoldEnd::Expired);
 }
 
 async fn a_lock_taken_by_force_is_neither_renewed_nor_released_by_its_former_holder(backend: Backend) {
@@ -180,21 +175,21 @@ async fn a_lock_taken_by_force_is_neither_renewed_nor_released_by_its_former_hol
     let renewing = here.lock("a").acquire().await.unwrap();
     let lock = there.lock("a");
     assert!(lock.force_release(renewing.fence()).await.unwrap());
-    let releasing = there.lock("a").try_acquire().await.unwrap().acquired().unwrap();
+    let releasing = there.lock("a").try_acquire().await.unwrap();
     assert!(!renewing.is_lost(), "the holder does not know yet");
     let Err(Error::Lost(lost)) = renewing.renew().await else {
         panic!("renewed what another holds");
     };
-    assert_eq!(lost.reason(), LostReason::Taken);
+    assert_eq!(lost.reason, HoldEnd::Taken);
     assert!(renewing.is_lost());
     drop(renewing);
 
     assert!(here.lock("a").force_release(releasing.fence()).await.unwrap());
-    let last = here.lock("a").try_acquire().await.unwrap().acquired().unwrap();
+    let last = here.lock("a").try_acquire().await.unwrap();
     let Err(Error::Lost(lost)) = releasing.release().await else {
         panic!("released what another holds");
     };
-    assert_eq!(lost.reason(), LostReason::Taken);
+    assert_eq!(lost.reason, HoldEnd::Taken);
     assert_eq!(
         lock.status().await.unwrap().holder.unwrap().fence,
         last.fence(),
@@ -205,12 +200,15 @@ async fn a_lock_taken_by_force_is_neither_renewed_nor_released_by_its_former_hol
 async fn an_overlong_hold_does_not_shorten_the_next_one(backend: Backend) {
     let (here, there) = (backend.client().await, backend.client().await);
     let short = Duration::from_millis(200);
-    let late = here.lock("a").fixed_lease(short).acquire().await.unwrap();
+    let late = here.lock("a").lease(short).renew(false).acquire().await.unwrap();
     let guard = there.lock("a").acquire().await.unwrap();
     drop(late);
     sleep(short * 2).await;
     assert!(guard.check().is_ok());
-    assert!(here.lock("a").try_acquire().await.unwrap().acquired().is_none());
+    assert!(matches!(
+        here.lock("a").try_acquire().await,
+        Err(Error::Busy { .. })
+    ));
     guard.release().await.unwrap();
 }
 
@@ -236,13 +234,13 @@ async fn contend(clients: Vec<LockManager>, rounds: usize) {
             for round in 0..rounds {
                 let entry = history.asks(number);
                 let guard = if round % 3 == 0 {
-                    lock.try_acquire().await.unwrap().acquired()
+                    lock.try_acquire().await
                 } else {
-                    None
+                    lock.acquire().await
                 };
                 let guard = match guard {
-                    Some(guard) => guard,
-                    None => lock.acquire().await.unwrap(),
+                    Err(Error::Busy { .. }) => lock.acquire().await.unwrap(),
+                    guard => guard.unwrap(),
                 };
                 entry.granted(guard.fence().get());
                 if round % 2 == 0 {
@@ -335,7 +333,7 @@ mod on_a_real_server {
             let lock = client.lock(name);
             let held = if kind == "clients:" {
                 // Only a request that waits uses this key, so the lock is held first.
-                lock.try_acquire().await.unwrap().acquired()
+                Some(lock.try_acquire().await.unwrap())
             } else {
                 None
             };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fairlock::{Lock, Owner, TryAcquire};
+use fairlock::{Error, Lock, Owner};
 use futures_util::FutureExt;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -27,16 +27,16 @@ const HOUR: Duration = Duration::from_secs(3600);
 /// Server times have whole milliseconds.
 const ROUNDING: Duration = Duration::from_millis(2);
 
-async fn retry_after(lock: &Lock) -> Option<Duration> {
-    match lock.try_acquire().await.unwrap() {
-        TryAcquire::Acquired(_) => None,
-        TryAcquire::Busy(busy) => Some(busy.retry_after()),
+async fn ttl(lock: &Lock) -> Option<Duration> {
+    match lock.try_acquire().await {
+        Err(Error::Busy { ttl, .. }) => Some(ttl),
+        tried => tried.map(|_| None).unwrap(),
     }
 }
 
 /// Checks that the lock, which was asked for at `start`, is kept until the end of `AT_LEAST`, and then free.
 async fn kept(backend: &Backend, there: &Lock, start: Instant) {
-    let left = retry_after(there).await.expect("the lock is taken");
+    let left = ttl(there).await.expect("the lock is taken");
     assert!(left <= AT_LEAST, "{left:?}");
     let next = timeout(AT_LEAST + backend.slack(), there.acquire()).await;
     let _guard = next.expect("free when the time is over").unwrap();
@@ -93,9 +93,9 @@ async fn the_lease_is_renewed_while_the_work_goes_on(backend: Backend) {
     let guard = lock.acquire().await.unwrap();
     sleep(2 * lease).await;
     guard.check().unwrap();
-    assert!(retry_after(&there.lock("a")).await.expect("held") <= lease);
+    assert!(ttl(&there.lock("a")).await.expect("held") <= lease);
     guard.release().await.unwrap();
-    let left = retry_after(&there.lock("a")).await.expect("kept");
+    let left = ttl(&there.lock("a")).await.expect("kept");
     let expected = HOUR - 2 * lease;
     assert!(
         left > expected - backend.slack() && left < expected + ROUNDING,
@@ -109,7 +109,7 @@ async fn a_lock_is_kept_for_longer_than_its_lease(backend: Backend) {
     let lock = here.lock("a").lease(Duration::from_millis(200)).at_least(month);
     lock.acquire().await.unwrap().release().await.unwrap();
     sleep(Duration::from_millis(400)).await;
-    let left = retry_after(&there.lock("a")).await.expect("kept");
+    let left = ttl(&there.lock("a")).await.expect("kept");
     assert!(
         left > month - Duration::from_millis(400) - backend.slack(),
         "{left:?}"
@@ -197,14 +197,9 @@ async fn the_last_guard_of_an_owner_keeps_the_lock_from_the_owner_too(backend: B
     let outer = lock.acquire().await.unwrap();
     let inner = lock.acquire().await.unwrap();
     inner.release().await.unwrap();
-    let again = lock
-        .try_acquire()
-        .await
-        .unwrap()
-        .acquired()
-        .expect("held by the owner");
+    let again = lock.try_acquire().await.expect("held by the owner");
     again.release().await.unwrap();
     outer.release().await.unwrap();
-    let left = retry_after(&lock).await.expect("kept");
+    let left = ttl(&lock).await.expect("kept");
     assert!(left > HOUR - backend.slack(), "{left:?}");
 }

@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
 
-use fairlock::{Error, Fence, Holder, Leadership, LockManager, LostReason, Result, Term};
+use fairlock::{
+    Error, Fence, HoldEnd, HoldToken, Holder, Leadership, LockManager, LockStream, Result, Status,
+};
 use futures_util::{FutureExt, StreamExt};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
@@ -88,14 +90,14 @@ async fn assert_free(locks: &LockManager, name: &str) {
         .await
         .expect("free")
         .unwrap();
-    lead.resign().await.unwrap();
+    lead.release().await.unwrap();
     let status = locks.lock(name).status().await.unwrap();
     assert_eq!((status.holder, status.waiting), (None, 0));
 }
 
 /// A process that leads again and again, and what it tells of its terms.
 struct Follower {
-    terms: mpsc::UnboundedReceiver<Term>,
+    terms: mpsc::UnboundedReceiver<HoldToken>,
     run: JoinHandle<Result<()>>,
 }
 
@@ -112,7 +114,7 @@ impl Follower {
         }
     }
 
-    async fn term(&mut self) -> Term {
+    async fn term(&mut self) -> HoldToken {
         timeout(LONG, self.terms.recv()).await.expect("a term").unwrap()
     }
 
@@ -138,12 +140,12 @@ async fn those_that_campaign_lead_one_at_a_time_in_order_of_arrival(backend: Bac
             sleep(Duration::from_millis(5)).await;
             assert_eq!(leading.fetch_sub(1, Ordering::SeqCst), 1, "two leaders");
             lead.check().unwrap();
-            lead.resign().await.unwrap();
+            lead.release().await.unwrap();
         }));
         let waiting = u64::try_from(n).unwrap() + 1;
         backend.queued(&clients[0].lock("a"), waiting, n + 1).await;
     }
-    first.resign().await.unwrap();
+    first.release().await.unwrap();
     for task in tasks {
         task.await.unwrap();
     }
@@ -165,7 +167,7 @@ async fn a_resignation_hands_the_lead_over_at_once(backend: Backend) {
     let here_too = tokio::spawn(leadership(&here).campaign());
     backend.queued(&here.lock("a"), 2, 2).await;
     let before = lead.fence();
-    lead.resign().await.unwrap();
+    lead.release().await.unwrap();
     // They queue at the same time, so either is the first.
     let (first, last) = tokio::join!(timeout(SOON, next), timeout(SOON, here_too));
     let (first, last) = match (first, last) {
@@ -181,7 +183,7 @@ async fn a_term_ends_with_its_lead(backend: Backend) {
     let locks = backend.client().await;
     for is_dropped in [false, true] {
         let lead = leadership(&locks).campaign().await.unwrap();
-        let (term, clone) = (lead.term(), lead.term().clone());
+        let (term, clone) = (lead.token(), lead.token().clone());
         assert_eq!((term.fence(), term.name()), (lead.fence(), "a"));
         assert_eq!(lead.run(async { 7 }).await.unwrap(), 7);
         assert_eq!(term.clone().run(async { 7 }).await.unwrap(), 7);
@@ -193,11 +195,11 @@ async fn a_term_ends_with_its_lead(backend: Backend) {
         if is_dropped {
             drop(lead);
         } else {
-            lead.resign().await.unwrap();
+            lead.release().await.unwrap();
         }
-        assert_eq!(term.check().unwrap_err().reason(), LostReason::Released);
+        assert_eq!(term.check().unwrap_err().reason, HoldEnd::Released);
         let lost = timeout(SOON, watcher).await.expect("told").unwrap();
-        assert_eq!((lost.name(), lost.reason()), ("a", LostReason::Released));
+        assert_eq!(lost, HoldEnd::Released);
         let stopped = timeout(SOON, task).await.expect("stopped").unwrap();
         assert!(matches!(stopped, Err(Error::Lost(_))), "{stopped:?}");
         let begun = term.run(async { panic!("begun after the term") }).await;
@@ -210,13 +212,13 @@ async fn a_term_ends_when_the_lead_is_taken_away(backend: Backend) {
     let (here, there) = (backend.client().await, backend.client().await);
     let leadership = leadership(&here).lease(backend.short_lease());
     let lead = leadership.campaign().await.unwrap();
-    let term = lead.term();
+    let term = lead.token();
     depose(&there, lead.fence()).await;
     let lost = timeout(LONG, term.lost()).await.expect("told");
-    assert_eq!(lost.reason(), LostReason::Taken);
+    assert_eq!(lost, HoldEnd::Taken);
     assert!(lead.check().is_err() && term.check().is_err());
     assert!(matches!(lead.run(async {}).await, Err(Error::Lost(_))));
-    assert!(matches!(lead.resign().await, Err(Error::Lost(_))));
+    assert!(matches!(lead.release().await, Err(Error::Lost(_))));
 }
 
 async fn work_that_ends_resigns_and_returns_its_output(backend: Backend) {
@@ -261,7 +263,7 @@ async fn a_lost_lead_stops_the_work_and_comes_back_under_a_larger_fence(backend:
         }
     });
     let run = tokio::spawn(run);
-    let mut last: Option<Term> = None;
+    let mut last: Option<HoldToken> = None;
     for _ in 0..3 {
         let term = timeout(LONG, terms.recv()).await.expect("a term").unwrap();
         if let Some(last) = last {
@@ -282,7 +284,7 @@ async fn a_term_of_limited_length_goes_to_the_next(backend: Backend) {
     let first = stuck.term().await;
     let mut other = Follower::start(&leadership(&there).max_hold(max_hold));
     let second = other.term().await;
-    assert_eq!(first.check().unwrap_err().reason(), LostReason::MaxHold);
+    assert_eq!(first.check().unwrap_err().reason, HoldEnd::MaxHold);
     let third = stuck.term().await;
     assert!(first.fence() < second.fence() && second.fence() < third.fence());
     stuck.stop().await;
@@ -311,7 +313,7 @@ async fn a_shutdown_stops_the_work_and_then_resigns(backend: Backend) {
     shut_down.send(()).unwrap();
     assert!(run.await.unwrap().unwrap().is_none());
     assert!(dropped.load(Ordering::SeqCst));
-    assert_eq!(term.check().unwrap_err().reason(), LostReason::Released);
+    assert_eq!(term.check().unwrap_err().reason, HoldEnd::Released);
     // The resignation is confirmed, so the next one leads already.
     let leader = leadership(&here)
         .leader()
@@ -333,12 +335,12 @@ async fn a_shutdown_ends_a_campaign(backend: Backend) {
     shut_down.send(()).unwrap();
     let stopped: Option<()> = timeout(SOON, run).await.expect("stopped").unwrap().unwrap();
     assert!(stopped.is_none());
-    lead.resign().await.unwrap();
+    lead.release().await.unwrap();
     assert_free(&there, "a").await;
 }
 
 async fn a_dropped_run_drops_its_work_before_it_resigns(backend: Backend) {
-    struct Order(Term, Arc<Mutex<Vec<bool>>>);
+    struct Order(HoldToken, Arc<Mutex<Vec<bool>>>);
     impl Drop for Order {
         fn drop(&mut self) {
             self.1.lock().unwrap().push(self.0.check().is_ok());
@@ -400,7 +402,7 @@ async fn a_campaign_dropped_at_any_poll_leaves_nothing(backend: Backend) {
         let lead = there.leadership(&name).campaign().await.unwrap();
         let (two, polled) = dropped_at_poll(poll, here.leadership(&name).campaign()).await;
         assert!(two.is_none(), "two leaders");
-        lead.resign().await.unwrap();
+        lead.release().await.unwrap();
         assert_free(&there, &name).await;
         if !polled {
             break;
@@ -482,6 +484,12 @@ async fn leader_by_label(leadership: &Leadership) -> Holder {
     }
 }
 
+/// Who leads, once that changes.
+async fn changed(watch: &mut LockStream<Status>) -> Result<Option<Holder>> {
+    let status = watch.next().await.unwrap_or(Err(Error::Closed))?;
+    Ok(status.holder)
+}
+
 async fn others_see_who_leads(backend: Backend) {
     let (here, there) = (
         labelled(&backend, "here").await,
@@ -494,12 +502,12 @@ async fn others_see_who_leads(backend: Backend) {
         (leader.label.as_deref(), leader.fence),
         (Some("here"), lead.fence())
     );
-    assert!(leader.ttl <= lead.lease().length() && !leader.ttl.is_zero());
+    assert!(leader.ttl <= lead.lease().length && !leader.ttl.is_zero());
     // It is a lock, in lists and for operators.
     let listed: Vec<_> = there.list("*").collect().await;
     assert_eq!(listed.len(), 1);
     assert_eq!(listed[0].as_ref().unwrap().name, "a");
-    lead.resign().await.unwrap();
+    lead.release().await.unwrap();
     assert_eq!(leadership(&there).leader().await.unwrap(), None);
 }
 
@@ -512,26 +520,30 @@ async fn a_watch_tells_each_change_once(backend: Backend) {
     for locks in [&here, &there] {
         let lead = leadership(locks).campaign().await.unwrap();
         timeout(LONG, leader_by_label(&leadership(locks))).await.unwrap();
-        lead.resign().await.unwrap();
+        lead.release().await.unwrap();
     }
-    let mut watch = leadership(&there).watch(EVERY);
-    assert_eq!(timeout(LONG, watch.changed()).await.unwrap().unwrap(), None);
+    let mut watch = there.lock("a").watch(EVERY);
+    assert_eq!(timeout(LONG, changed(&mut watch)).await.unwrap().unwrap(), None);
     assert!(
-        timeout(10 * EVERY, watch.changed()).await.is_err(),
+        timeout(10 * EVERY, changed(&mut watch)).await.is_err(),
         "nothing changes"
     );
     for locks in [&here, &there, &here] {
         let lead = leadership(locks).campaign().await.unwrap();
-        let leader = timeout(LONG, watch.changed()).await.unwrap().unwrap().unwrap();
+        let leader = timeout(LONG, changed(&mut watch))
+            .await
+            .unwrap()
+            .unwrap()
+            .unwrap();
         assert_eq!(leader.fence, lead.fence());
         assert!(leader.label.is_some());
         assert!(
-            timeout(10 * EVERY, watch.changed()).await.is_err(),
+            timeout(10 * EVERY, changed(&mut watch)).await.is_err(),
             "nothing changes"
         );
-        lead.resign().await.unwrap();
+        lead.release().await.unwrap();
         let free = timeout(LONG, watch.next()).await.unwrap().unwrap();
-        assert_eq!(free.unwrap(), None);
+        assert_eq!(free.unwrap().holder, None);
     }
 }
 
@@ -539,10 +551,15 @@ async fn a_watch_tells_each_change_once(backend: Backend) {
 async fn a_watch_tells_soon_that_a_lease_has_ended(backend: Backend) {
     let (here, there) = (backend.client().await, backend.client().await);
     let lease = Duration::from_secs(2);
-    let dead = here.lock("a").fixed_lease(lease).acquire().await.unwrap();
-    let mut watch = leadership(&there).watch(LONG);
+    let dead = here.lock("a").lease(lease).renew(false).acquire().await.unwrap();
+    let mut watch = there.lock("a").watch(LONG);
     let began = Instant::now();
-    while timeout(LONG, watch.changed()).await.unwrap().unwrap().is_some() {}
+    while timeout(LONG, changed(&mut watch))
+        .await
+        .unwrap()
+        .unwrap()
+        .is_some()
+    {}
     let took = began.elapsed();
     assert!(took < lease + backend.slack(), "{took:?}");
     drop(dead);
@@ -551,29 +568,29 @@ async fn a_watch_tells_soon_that_a_lease_has_ended(backend: Backend) {
 /// The future is dropped right after each of its polls, as by a `select!` whose other branches are faster.
 async fn a_watch_loses_nothing_when_its_future_is_dropped(backend: Backend) {
     let (here, there) = (backend.client().await, backend.client().await);
-    let mut watch = leadership(&there).watch(EVERY);
-    let mut changed = async || {
+    let mut watch = there.lock("a").watch(EVERY);
+    let mut fence = async || {
         let began = Instant::now();
         loop {
-            if let Some(changed) = watch.changed().now_or_never() {
+            if let Some(changed) = changed(&mut watch).now_or_never() {
                 return changed.unwrap().map(|leader| leader.fence);
             }
             assert!(began.elapsed() < LONG, "nothing is told");
             sleep(Duration::from_millis(1)).await;
         }
     };
-    assert_eq!(changed().await, None);
+    assert_eq!(fence().await, None);
     let lead = leadership(&here).campaign().await.unwrap();
-    assert_eq!(changed().await, Some(lead.fence()));
+    assert_eq!(fence().await, Some(lead.fence()));
 }
 
 async fn a_watch_ends_with_its_manager(backend: Backend) {
     let locks = backend.client().await;
-    let mut watch = leadership(&locks).watch(EVERY);
-    watch.changed().await.unwrap();
+    let mut watch = locks.lock("a").watch(EVERY);
+    changed(&mut watch).await.unwrap();
     locks.close().await.unwrap();
     for _ in 0..2 {
-        let closed = timeout(LONG, watch.changed()).await.expect("an error");
+        let closed = timeout(LONG, changed(&mut watch)).await.expect("an error");
         assert!(matches!(closed, Err(Error::Closed)), "{closed:?}");
     }
     assert!(watch.next().await.is_none());
@@ -600,13 +617,13 @@ async fn settings_that_are_not_allowed_are_refused(backend: Backend) {
     let nameless = locks.leadership("").run(async |_| ()).await;
     refused(nameless.unwrap_err(), "name");
     for (every, shown) in [(Duration::from_millis(9), "9ms"), (LONG * 1441, "86460s")] {
-        let mut watch = leadership.watch(every);
-        let error = watch.changed().await.unwrap_err();
+        let mut watch = locks.lock("a").watch(every);
+        let error = changed(&mut watch).await.unwrap_err();
         refused(error, &format!("every {shown}: must be from 10ms to 86400s"));
-        assert!(matches!(watch.changed().await, Err(Error::Closed)));
+        assert!(matches!(changed(&mut watch).await, Err(Error::Closed)));
     }
     assert!(matches!(
-        locks.leadership("").watch(EVERY).changed().await,
+        changed(&mut locks.lock("").watch(EVERY)).await,
         Err(Error::Invalid(_))
     ));
     assert_eq!(locks.stats().acquired, 0);
@@ -616,7 +633,7 @@ async fn settings_that_are_not_allowed_are_refused(backend: Backend) {
 async fn work_that_is_polled_outside_of_a_runtime_is_refused() {
     let locks = LockManager::in_memory();
     let lead = leadership(&locks).campaign().await.unwrap();
-    let (term, other) = (lead.term(), locks.leadership("b"));
+    let (term, other) = (lead.token(), locks.leadership("b"));
     let outside = std::thread::spawn(move || {
         let refused = term.run(async {}).now_or_never().unwrap();
         assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
@@ -630,21 +647,21 @@ async fn work_that_is_polled_outside_of_a_runtime_is_refused() {
 async fn a_watch_that_is_polled_outside_of_a_runtime_is_refused_and_goes_on_inside() {
     let locks = LockManager::in_memory();
     for has_asked in [false, true] {
-        let mut watch = leadership(&locks).watch(EVERY);
+        let mut watch = locks.lock("a").watch(EVERY);
         if has_asked {
-            assert!(watch.changed().await.unwrap().is_none());
+            assert!(changed(&mut watch).await.unwrap().is_none());
         }
         let outside = std::thread::spawn(move || {
             for _ in 0..2 {
-                let refused = watch.changed().now_or_never().unwrap();
+                let refused = changed(&mut watch).now_or_never().unwrap();
                 assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
             }
             watch
         });
         let mut watch = outside.join().unwrap();
         let lead = leadership(&locks).campaign().await.unwrap();
-        let leader = watch.changed().await.unwrap().unwrap();
+        let leader = changed(&mut watch).await.unwrap().unwrap();
         assert_eq!(leader.fence, lead.fence());
-        lead.resign().await.unwrap();
+        lead.release().await.unwrap();
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fairlock::{Error, LeaseState, LostReason};
+use fairlock::{Error, HoldEnd, LeaseState};
 use fairlock_testkit::{Server, eventually};
 use futures_util::FutureExt;
 use tokio::time::{Instant, sleep, timeout};
@@ -85,8 +85,8 @@ async fn a_live_guard_is_renewed_for_as_long_as_it_lives(backend: Backend) {
     guard.check().unwrap();
     assert!(!guard.is_lost());
     let now = guard.lease();
-    assert_eq!((now.length(), now.state()), (lease, LeaseState::Held));
-    assert!(now.remaining() <= lease && now.remaining() > lease / 4, "{now:?}");
+    assert_eq!((now.length, now.state), (lease, LeaseState::Held));
+    assert!(now.remaining <= lease && now.remaining > lease / 4, "{now:?}");
     assert!(!waiter.is_finished(), "two holders at once");
     let status = there.lock("a").status().await.unwrap();
     assert_eq!(status.holder.unwrap().fence, guard.fence());
@@ -100,13 +100,14 @@ async fn a_fixed_lease_is_never_extended(backend: Backend) {
     let (here, there) = (backend.client().await, backend.client().await);
     let lease = Duration::from_millis(500);
     let start = Instant::now();
-    let guard = here.lock("a").fixed_lease(lease).acquire().await.unwrap();
+    let guard = here.lock("a").lease(lease).renew(false).acquire().await.unwrap();
+    assert!(matches!(guard.renew().await, Err(Error::Invalid(_))));
     let lost = guard.lost().await;
     let took = start.elapsed();
     assert!(took <= lease + backend.slack() && took > lease / 2, "{took:?}");
-    assert_eq!(lost.reason(), LostReason::Expired);
-    assert_eq!(guard.lease().state(), LeaseState::Lost);
-    assert_eq!(guard.lease().remaining(), Duration::ZERO);
+    assert_eq!(lost, HoldEnd::Expired);
+    assert_eq!(guard.lease().state, LeaseState::Lost);
+    assert_eq!(guard.lease().remaining, Duration::ZERO);
     drop(
         timeout(LONG, there.lock("a").acquire())
             .await
@@ -126,7 +127,7 @@ async fn a_pushed_fixed_lease_is_claimed_once_and_never_extended(backend: Backen
         .client_with(|settings| settings.claim_window(claim_window))
         .await;
     let guard = here.lock("a").acquire().await.unwrap();
-    let waiter = tokio::spawn(there.lock("a").fixed_lease(lease).acquire());
+    let waiter = tokio::spawn(there.lock("a").lease(lease).renew(false).acquire());
     backend.queued(&here.lock("a"), 1, 1).await;
     let start = Instant::now();
     guard.release().await.unwrap();
@@ -137,7 +138,7 @@ async fn a_pushed_fixed_lease_is_claimed_once_and_never_extended(backend: Backen
     }
     let lost = guard.lost().await;
     let took = start.elapsed();
-    assert_eq!(lost.reason(), LostReason::Expired);
+    assert_eq!(lost, HoldEnd::Expired);
     assert!(took > lease / 2, "the grant was not claimed: {took:?}");
     assert!(took <= lease + backend.slack(), "{took:?}");
     drop(
@@ -178,11 +179,11 @@ async fn max_hold_ends_a_hold(backend: Backend) {
     let lost = guard.lost().await;
     let took = start.elapsed();
     assert!(took > lease && took <= max_hold + backend.slack(), "{took:?}");
-    assert_eq!(lost.reason(), LostReason::MaxHold);
+    assert_eq!(lost, HoldEnd::MaxHold);
     let Err(lost) = guard.check() else {
         panic!("held for longer than max_hold");
     };
-    assert_eq!(lost.reason(), LostReason::MaxHold);
+    assert_eq!(lost.reason, HoldEnd::MaxHold);
     drop(
         timeout(LONG, there.lock("a").acquire())
             .await
@@ -202,7 +203,7 @@ async fn a_max_hold_shorter_than_the_lease_counts(backend: Backend) {
     let holder = client.lock("a").status().await.unwrap().holder.unwrap();
     assert!(holder.ttl <= max_hold, "{holder:?}");
     let lost = timeout(max_hold + backend.slack(), guard.lost()).await.unwrap();
-    assert_eq!(lost.reason(), LostReason::MaxHold);
+    assert_eq!(lost, HoldEnd::MaxHold);
 }
 
 /// Race: The lease of a stuck job is renewed for ever.
@@ -228,25 +229,31 @@ async fn a_renewal_by_hand_proves_and_prolongs_the_hold(backend: Backend) {
     let lease = Duration::from_secs(9);
     let guard = client.lock("a").lease(lease).acquire().await.unwrap();
     sleep(Duration::from_millis(400)).await;
-    let before = guard.lease().remaining();
+    let before = guard.lease().remaining;
     assert!(before < lease - Duration::from_millis(300), "{before:?}");
     let renewed = guard.renew().await.unwrap();
-    assert_eq!((renewed.length(), renewed.state()), (lease, LeaseState::Held));
-    assert!(renewed.remaining() > before, "{renewed:?}");
+    assert_eq!((renewed.length, renewed.state), (lease, LeaseState::Held));
+    assert!(renewed.remaining > before, "{renewed:?}");
     guard.release().await.unwrap();
 }
 
 async fn lost_resolves_with_the_end_of_the_lease_and_not_before(backend: Backend) {
     let client = backend.client().await;
     let lease = Duration::from_millis(400);
-    let guard = client.lock("a").fixed_lease(lease).acquire().await.unwrap();
+    let guard = client
+        .lock("a")
+        .lease(lease)
+        .renew(false)
+        .acquire()
+        .await
+        .unwrap();
     let watcher = tokio::spawn(guard.lost());
     sleep(lease / 4).await;
     assert!(!watcher.is_finished());
     guard.check().unwrap();
     let lost = watcher.await.unwrap();
-    assert_eq!(guard.check(), Err(lost.clone()));
-    assert_eq!(lost.name(), "a");
+    let error = guard.check().unwrap_err();
+    assert_eq!((&*error.name, error.reason), ("a", lost));
     // No other request can hold the lock yet: the lease on the server has not expired, or only just.
     let again = guard.lost().await;
     assert_eq!(again, lost);
@@ -258,14 +265,14 @@ async fn lost_resolves_with_the_release(backend: Backend) {
     let watcher = tokio::spawn(guard.lost());
     guard.release().await.unwrap();
     let lost = timeout(backend.slack(), watcher).await.expect("told").unwrap();
-    assert_eq!(lost.reason(), LostReason::Released);
+    assert_eq!(lost, HoldEnd::Released);
 
     let guard = client.lock("a").acquire().await.unwrap();
     let watchers = [guard.lost(), guard.lost()];
     drop(guard);
     for watcher in watchers {
         let lost = timeout(backend.slack(), watcher).await.expect("told");
-        assert_eq!(lost.reason(), LostReason::Released);
+        assert_eq!(lost, HoldEnd::Released);
     }
 }
 
@@ -277,7 +284,7 @@ async fn loss_is_reported_at_the_next_renewal(backend: Backend) {
     assert!(there.lock("a").force_release(guard.fence()).await.unwrap());
     let lost = timeout(lease + backend.slack(), guard.lost()).await.unwrap();
     let took = start.elapsed();
-    assert_eq!(lost.reason(), LostReason::Taken);
+    assert_eq!(lost, HoldEnd::Taken);
     assert!(took < lease / 3 + backend.slack(), "{took:?}");
     let counted = async || (here.stats().lost, here.stats().held) == (1, 0);
     eventually("counted", backend.slack(), counted).await;
@@ -414,7 +421,7 @@ mod on_a_real_server {
                 start.elapsed() < lease / 3 + Duration::from_secs(2),
                 "{command:?}"
             );
-            assert_eq!(lost.reason(), LostReason::Taken, "{command:?}");
+            assert_eq!(lost, HoldEnd::Taken, "{command:?}");
             let next = timeout(LONG, waiter).await.expect("free").unwrap().unwrap();
             assert!(next.fence() > guard.fence(), "{command:?}");
             assert!(start.elapsed() < lease + Duration::from_secs(2), "{command:?}");
@@ -430,7 +437,7 @@ mod on_a_real_server {
         server.pause();
         let unanswered = guard.renew().await;
         assert!(matches!(unanswered, Err(Error::Unavailable(_))), "{unanswered:?}");
-        assert_eq!(guard.lease().state(), LeaseState::InDoubt);
+        assert_eq!(guard.lease().state, LeaseState::InDoubt);
         assert!(guard.lost().now_or_never().is_none());
         guard.check().unwrap();
         server.resume();
@@ -438,7 +445,7 @@ mod on_a_real_server {
             guard
                 .renew()
                 .await
-                .is_ok_and(|lease| lease.state() == LeaseState::Held)
+                .is_ok_and(|lease| lease.state == LeaseState::Held)
         })
         .await;
         guard.release().await.unwrap();

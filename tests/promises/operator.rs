@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use fairlock::{Error, Listed, LockManager, LockManagerBuilder, Owner};
-use futures_util::{StreamExt, TryStreamExt};
+use futures_util::TryStreamExt;
 use tokio::time::{Instant, sleep};
 
 use crate::backend::{Backend, in_a_quorum, on_each_backend, with_local_handoffs};

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use fairlock::spin::SpinLock;
-use fairlock::{Error, LockManager, LockManagerBuilder, LostReason};
+use fairlock::{Error, HoldEnd, LockManager, LockManagerBuilder};
 use fairlock_testkit::{Process, eventually, role};
 use futures_util::TryStreamExt;
 use pollster::block_on;
@@ -69,7 +69,7 @@ fn every_call_works_in_any_executor(backend: &Backend) {
     let lock = locks.lock("a");
     block_on(async {
         let guard = lock.acquire().await.unwrap();
-        assert!(lock.try_acquire().await.unwrap().acquired().is_none());
+        assert!(matches!(lock.try_acquire().await, Err(Error::Busy { .. })));
         let busy = lock.acquire_timeout(SECOND / 20).await;
         assert!(matches!(busy, Err(Error::Timeout { .. })), "{busy:?}");
         assert_eq!(guard.run(async { 7 }).await.unwrap(), 7);
@@ -81,19 +81,25 @@ fn every_call_works_in_any_executor(backend: &Backend) {
         guard.release().await.unwrap();
         assert_eq!(lock.with(async |_| 8).await.unwrap(), 8);
 
-        let brief = lock.clone().fixed_lease(SECOND / 5).acquire().await.unwrap();
-        assert_eq!(brief.lost().await.reason(), LostReason::Expired);
+        let brief = lock
+            .clone()
+            .lease(SECOND / 5)
+            .renew(false)
+            .acquire()
+            .await
+            .unwrap();
+        assert_eq!(brief.lost().await, HoldEnd::Expired);
         let taken = locks.lock("taken").acquire().await.unwrap();
         assert!(locks.lock("taken").force_release(taken.fence()).await.unwrap());
         drop(taken);
 
         let leadership = locks.leadership("leader");
-        let mut watch = leadership.watch(SECOND / 10);
-        assert!(watch.changed().await.unwrap().is_none());
+        let mut watch = locks.lock("leader").watch(SECOND / 10);
+        assert!(watch.next().await.unwrap().unwrap().holder.is_none());
         let lead = leadership.campaign().await.unwrap();
-        assert!(watch.changed().await.unwrap().is_some());
-        assert_eq!(lead.term().run(async { 9 }).await.unwrap(), 9);
-        lead.resign().await.unwrap();
+        assert!(watch.next().await.unwrap().unwrap().holder.is_some());
+        assert_eq!(lead.token().run(async { 9 }).await.unwrap(), 9);
+        lead.release().await.unwrap();
         assert_eq!(leadership.run(async |_| 10).await.unwrap(), 10);
 
         if !backend.is_a_quorum() {
@@ -179,7 +185,10 @@ fn work_that_blocks_every_thread_keeps_a_lock_that_was_handed_over(backend: &Bac
         let guard = waiting.await.unwrap();
         thread::sleep(5 * SECOND / 2);
         guard.check().unwrap();
-        assert!(here.lock("a").try_acquire().await.unwrap().acquired().is_none());
+        assert!(matches!(
+            here.lock("a").try_acquire().await,
+            Err(Error::Busy { .. })
+        ));
         guard.release().await.unwrap();
     });
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fairlock::{Error, LockManager, LostReason, Owner};
+use fairlock::{Error, HoldEnd, LockManager, Owner};
 use fairlock_testkit::{Process, Proxy};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -47,7 +47,7 @@ async fn an_owner_holds_again_under_the_same_fence(backend: Backend) {
     let owner = Owner::new();
     let lock = here.lock("a").owner(&owner);
     let outer = lock.acquire().await.unwrap();
-    let inner = lock.try_acquire().await.unwrap().acquired().unwrap();
+    let inner = lock.try_acquire().await.unwrap();
     let innermost = lock.acquire_timeout(Duration::ZERO).await.unwrap();
     assert_eq!(outer.owner(), &owner);
     assert_eq!((inner.fence(), inner.owner()), (outer.fence(), &owner));
@@ -60,14 +60,17 @@ async fn an_owner_holds_again_under_the_same_fence(backend: Backend) {
 
     for (guard, left) in [(inner, 2), (outer, 1)] {
         guard.release().await.unwrap();
-        assert!(there.lock("a").try_acquire().await.unwrap().acquired().is_none());
+        assert!(matches!(
+            there.lock("a").try_acquire().await,
+            Err(Error::Busy { .. })
+        ));
         let holder = there.lock("a").status().await.unwrap().holder.unwrap();
         assert_eq!(holder.holds, left);
     }
     let fence = innermost.fence();
     innermost.check().unwrap();
     innermost.release().await.unwrap();
-    let next = there.lock("a").try_acquire().await.unwrap().acquired().unwrap();
+    let next = there.lock("a").try_acquire().await.unwrap();
     assert!(next.fence() > fence);
 }
 
@@ -99,7 +102,10 @@ async fn owner_at_its_limit_of_holds_gets_an_error(backend: Backend) {
 async fn without_an_owner_a_lock_is_not_reentrant(backend: Backend) {
     let client = backend.client().await;
     let guard = client.lock("a").acquire().await.unwrap();
-    assert!(client.lock("a").try_acquire().await.unwrap().acquired().is_none());
+    assert!(matches!(
+        client.lock("a").try_acquire().await,
+        Err(Error::Busy { .. })
+    ));
     let ended = client.lock("a").acquire_timeout(Duration::from_millis(300)).await;
     assert!(matches!(ended, Err(Error::Timeout { .. })), "{ended:?}");
     guard.release().await.unwrap();
@@ -120,15 +126,17 @@ async fn a_named_owner_is_the_same_for_every_client(backend: Backend) {
     assert_ne!(Owner::default(), Owner::new());
     let outer = here.lock("a").owner(&one).acquire().await.unwrap();
     let inner = there.lock("a").owner(&same).try_acquire().await.unwrap();
-    let inner = inner.acquired().unwrap();
     assert_eq!((inner.fence(), inner.owner()), (outer.fence(), outer.owner()));
     let other = Owner::named("job-43");
-    let tried = there.lock("a").owner(&other).try_acquire().await.unwrap();
-    assert!(tried.acquired().is_none());
+    let tried = there.lock("a").owner(&other).try_acquire().await;
+    assert!(matches!(tried, Err(Error::Busy { .. })));
     outer.release().await.unwrap();
-    assert!(here.lock("a").try_acquire().await.unwrap().acquired().is_none());
+    assert!(matches!(
+        here.lock("a").try_acquire().await,
+        Err(Error::Busy { .. })
+    ));
     inner.release().await.unwrap();
-    assert!(here.lock("a").try_acquire().await.unwrap().acquired().is_some());
+    assert!(here.lock("a").try_acquire().await.is_ok());
 }
 
 async fn another_owner_waits_for_the_last_release(backend: Backend) {
@@ -168,23 +176,26 @@ async fn a_short_hold_ends_alone_and_the_long_one_stays(backend: Backend) {
     let (here, there) = (backend.client().await, backend.client().await);
     let lock = here.lock("a").owner(&Owner::named("one"));
     let long = lock.acquire().await.unwrap();
-    let short = lock.clone().fixed_lease(Duration::from_millis(300));
+    let short = lock.clone().lease(Duration::from_millis(300)).renew(false);
     let short = short.acquire().await.unwrap();
-    assert_eq!(short.lost().await.reason(), LostReason::Expired);
+    assert_eq!(short.lost().await, HoldEnd::Expired);
     sleep(Duration::from_millis(50)).await;
     long.check().unwrap();
     let holder = there.lock("a").status().await.unwrap().holder.unwrap();
     assert_eq!((holder.fence, holder.holds), (long.fence(), 1));
     assert!(holder.ttl > Duration::from_secs(15), "{holder:?}");
-    assert!(there.lock("a").try_acquire().await.unwrap().acquired().is_none());
+    assert!(matches!(
+        there.lock("a").try_acquire().await,
+        Err(Error::Busy { .. })
+    ));
     let Err(Error::Lost(lost)) = short.release().await else {
         panic!("released a hold that was over");
     };
-    assert_ne!(lost.reason(), LostReason::Released);
+    assert_ne!(lost.reason, HoldEnd::Released);
     let holder = there.lock("a").status().await.unwrap().holder.unwrap();
     assert_eq!((holder.fence, holder.holds), (long.fence(), 1));
     long.release().await.unwrap();
-    assert!(there.lock("a").try_acquire().await.unwrap().acquired().is_some());
+    assert!(there.lock("a").try_acquire().await.is_ok());
 }
 
 async fn the_longest_hold_may_end_first(backend: Backend) {
@@ -193,7 +204,7 @@ async fn the_longest_hold_may_end_first(backend: Backend) {
     let long = lock.acquire().await.unwrap();
     let lease = Duration::from_millis(400);
     let start = Instant::now();
-    let short = lock.clone().fixed_lease(lease).acquire().await.unwrap();
+    let short = lock.clone().lease(lease).renew(false).acquire().await.unwrap();
     long.release().await.unwrap();
     short.check().unwrap();
     let holder = there.lock("a").status().await.unwrap().holder.unwrap();
@@ -223,9 +234,12 @@ async fn an_owner_that_waits_twice_is_let_in_twice(backend: Backend) {
         .unwrap();
     assert_eq!(first.fence(), second.fence());
     first.release().await.unwrap();
-    assert!(here.lock("a").try_acquire().await.unwrap().acquired().is_none());
+    assert!(matches!(
+        here.lock("a").try_acquire().await,
+        Err(Error::Busy { .. })
+    ));
     second.release().await.unwrap();
-    assert!(here.lock("a").try_acquire().await.unwrap().acquired().is_some());
+    assert!(here.lock("a").try_acquire().await.is_ok());
 }
 
 async fn a_forced_release_ends_all_holds_of_the_owner(backend: Backend) {
@@ -233,12 +247,12 @@ async fn a_forced_release_ends_all_holds_of_the_owner(backend: Backend) {
     let lock = here.lock("a").owner(&Owner::named("one"));
     let (first, second) = (lock.acquire().await.unwrap(), lock.acquire().await.unwrap());
     assert!(there.lock("a").force_release(first.fence()).await.unwrap());
-    let next = there.lock("a").try_acquire().await.unwrap().acquired().unwrap();
+    let next = there.lock("a").try_acquire().await.unwrap();
     for guard in [first, second] {
         let Err(Error::Lost(lost)) = guard.release().await else {
             panic!("released a hold that was taken away");
         };
-        assert_eq!(lost.reason(), LostReason::Taken);
+        assert_eq!(lost.reason, HoldEnd::Taken);
     }
     next.check().unwrap();
     next.release().await.unwrap();
@@ -257,7 +271,7 @@ async fn dropped_guard_releases_one_hold(backend: Backend) {
     .await;
     outer.check().unwrap();
     outer.release().await.unwrap();
-    assert!(there.lock("a").try_acquire().await.unwrap().acquired().is_some());
+    assert!(there.lock("a").try_acquire().await.is_ok());
 }
 
 /// Race: A hand-over must know the grantee's owner and lease.
@@ -277,7 +291,7 @@ async fn a_grant_to_a_named_owner_is_its_own(backend: Backend) {
         .try_acquire()
         .await
         .unwrap();
-    assert_eq!(again.acquired().unwrap().fence(), pushed.fence());
+    assert_eq!(again.fence(), pushed.fence());
 }
 
 mod on_a_real_server {
@@ -292,16 +306,22 @@ mod on_a_real_server {
         let fence: u64 = process.line().await.parse().unwrap();
 
         let client = backend.client().await;
-        assert!(client.lock("a").try_acquire().await.unwrap().acquired().is_none());
+        assert!(matches!(
+            client.lock("a").try_acquire().await,
+            Err(Error::Busy { .. })
+        ));
         let owner = Owner::named("one for all");
         let guard = client.lock("a").owner(&owner).acquire().await.unwrap();
         assert_eq!(guard.fence().get(), fence);
         process.tell("release");
         process.expect("released").await;
         guard.check().unwrap();
-        assert!(client.lock("a").try_acquire().await.unwrap().acquired().is_none());
+        assert!(matches!(
+            client.lock("a").try_acquire().await,
+            Err(Error::Busy { .. })
+        ));
         guard.release().await.unwrap();
-        assert!(client.lock("a").try_acquire().await.unwrap().acquired().is_some());
+        assert!(client.lock("a").try_acquire().await.is_ok());
         process.ended().await;
     }
 
@@ -317,7 +337,7 @@ mod on_a_real_server {
         let outer = lock.acquire().await.unwrap();
         let lease = Duration::from_millis(400);
         proxy.delay_down(lease * 4 / 5);
-        let inner = tokio::spawn(lock.clone().fixed_lease(lease).acquire());
+        let inner = tokio::spawn(lock.clone().lease(lease).renew(false).acquire());
         sleep(lease).await;
         proxy.heal();
         let inner = timeout(LONG, inner).await.expect("granted").unwrap().unwrap();

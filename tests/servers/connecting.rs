@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use fairlock::{Error, LockManager, LockManagerBuilder, Tls};
+use fairlock::{Error, LockManager, LockManagerBuilder, Quorum, Tls};
 #[cfg(target_os = "linux")]
 use fairlock_testkit::Process;
 use fairlock_testkit::{Server, TempDir, eventually};
@@ -76,7 +76,10 @@ async fn a_user_without_a_password_is_refused_before_anything_is_sent() {
         "redis://127.0.0.1:2",
         "redis://127.0.0.1:3",
     ];
-    let error = LockManager::quorum(urls).await.unwrap_err();
+    let error = LockManager::builder()
+        .connect_quorum(Quorum::of(urls))
+        .await
+        .unwrap_err();
     assert!(matches!(error, Error::Invalid(_)), "{error:?}");
 }
 
@@ -89,24 +92,24 @@ fn own_memory() -> u64 {
     1024 * kibibytes.parse::<u64>().unwrap()
 }
 
-/// Connects, and says how much memory each further connection pair takes.
+/// Connects, and says how much memory each further client takes.
 #[cfg(target_os = "linux")]
 #[tokio::test]
 #[ignore = "a role for other tests, run in its own process"]
-async fn client_of_many_connections() {
+async fn many_clients() {
     let Some(mut role) = fairlock_testkit::role() else {
         return;
     };
-    let (url, count) = (role.arg("url"), 64);
+    let (url, count) = (role.arg("url"), 64_u64);
     let _first = client().connect(&url).await.unwrap();
     let before = own_memory();
-    let settings = client().connections(count);
-    let locks = settings.connect(&url).await.unwrap();
-    for n in 0..4 * count {
-        let guard = locks.lock(format!("{n}")).acquire().await.unwrap();
-        guard.release().await.unwrap();
+    let mut clients = Vec::new();
+    for _ in 0..count {
+        let locks = client().connect(&url).await.unwrap();
+        locks.lock("a").acquire().await.unwrap().release().await.unwrap();
+        clients.push(locks);
     }
-    role.say(&((own_memory() - before) / count as u64).to_string());
+    role.say(&((own_memory() - before) / count).to_string());
     role.heard().await;
 }
 
@@ -114,7 +117,7 @@ async fn client_of_many_connections() {
 #[tokio::test]
 async fn a_connection_pair_takes_half_a_mebibyte_at_most() {
     let server = Server::start().await;
-    let role = "connecting::client_of_many_connections";
+    let role = "connecting::many_clients";
     let mut client = Process::spawn(role, &[("url", &server.url())]);
     let each: u64 = client.line().await.parse().unwrap();
     assert!(each <= 512 * 1024, "{each} bytes");
@@ -222,12 +225,12 @@ async fn tls_without_its_feature_is_refused_and_the_feature_named() {
     assert!(error.to_string().contains("feature `rustls`"), "{error}");
 }
 
-#[cfg(any(feature = "rustls", feature = "native-tls"))]
+#[cfg(all(feature = "diagnose", any(feature = "rustls", feature = "native-tls")))]
 mod by_tls {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    use fairlock::Verdict;
+    use fairlock::diagnose::{self, Verdict};
     use fairlock_testkit::{Authority, Resp, Sentinels, Setup};
     use tokio::io::AsyncReadExt;
     use tokio::net::TcpListener;
@@ -459,11 +462,8 @@ mod by_tls {
             let url = format!("rediss-cluster://localhost:{port}?protocol={protocol}");
             hand_over(&settings, &url).await;
         }
-        let findings = settings.clone().diagnose([format!(
-            "rediss-cluster://localhost:{}",
-            server.tls_port().unwrap()
-        )]);
-        let findings = findings.await.unwrap();
+        let url = format!("rediss-cluster://localhost:{}", server.tls_port().unwrap());
+        let findings = diagnose::server(settings.clone(), &url).await.unwrap();
         assert!(
             findings
                 .iter()

@@ -2,7 +2,8 @@
 //!
 //! Most of these tests spend their time waiting. Each test that breaks something has its own servers.
 
-#![cfg(all(unix, feature = "redis"))]
+// Examinations are among the tests. `scripts/test` turns all features on.
+#![cfg(all(unix, feature = "diagnose"))]
 // Helpers count as tests here: an error in a helper fails the test that calls it.
 #![allow(clippy::unwrap_used)]
 
@@ -14,5 +15,4 @@ mod faults;
 mod quorum;
 mod replicas;
 mod security;
-mod spreading;
 mod unfit;

@@ -8,7 +8,7 @@ mod settings;
 
 use std::time::Duration;
 
-use fairlock::{LockManager, LockManagerBuilder};
+use fairlock::{LockManager, LockManagerBuilder, Quorum};
 use fairlock_testkit::{Server, eventually};
 
 /// How long anything may take on a busy machine.
@@ -37,8 +37,9 @@ async fn client_with(
     servers: &[Server],
     settings: impl FnOnce(LockManagerBuilder) -> LockManagerBuilder,
 ) -> LockManager {
-    let builder = settings(LockManager::builder().durable(true));
-    builder.quorum(urls(servers)).await.unwrap()
+    let builder = settings(LockManager::builder());
+    let quorum = Quorum::of(urls(servers)).durable(true);
+    builder.connect_quorum(quorum).await.unwrap()
 }
 
 /// Waits until so many requests are queued for the lock `a` at every server.

@@ -153,7 +153,7 @@ async fn every_way_to_acquire_gives_a_guard_once_the_replicas_have_the_grant() {
         let owner = Owner::new();
         let lock = locks.lock(NAME).owner(&owner);
         let guard = lock.acquire().await.unwrap();
-        let inner = lock.try_acquire().await.unwrap().acquired().expect("re-entrant");
+        let inner = lock.try_acquire().await.expect("re-entrant");
         assert_eq!(inner.fence(), guard.fence());
         inner.release().await.unwrap();
         guard.release().await.unwrap();
@@ -168,7 +168,8 @@ async fn every_way_to_acquire_gives_a_guard_once_the_replicas_have_the_grant() {
         assert_eq!(
             locks
                 .lock(NAME)
-                .fixed_lease(SECOND)
+                .lease(SECOND)
+                .renew(false)
                 .with(async |_| 7)
                 .await
                 .unwrap(),

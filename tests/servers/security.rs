@@ -6,8 +6,9 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use fairlock::diagnose::{self, Finding, Subject};
 use fairlock::spin::SpinLock;
-use fairlock::{Error, Finding, LockManager, LostReason, Owner, Result, Subject};
+use fairlock::{Error, HoldEnd, LockManager, Owner, Result};
 use fairlock_testkit::{Client, Resp, Server, eventually};
 use futures_util::TryStreamExt;
 
@@ -63,7 +64,8 @@ fn commands_of_scripts() -> BTreeSet<String> {
 /// The rights that are looked at when a server is examined.
 async fn tried_rights(server: &Server) -> BTreeSet<String> {
     // As any call, it can be spawned.
-    let diagnosed = tokio::spawn(LockManager::builder().diagnose([server.url()]));
+    let url = server.url();
+    let diagnosed = tokio::spawn(async move { diagnose::server(LockManager::builder(), &url).await });
     let findings = diagnosed.await.unwrap().unwrap();
     let right = |finding: Finding| match finding.subject {
         Subject::Right(right) => Some(right),
@@ -139,7 +141,7 @@ async fn everything(server: &Server, url: &str) -> Result<u64> {
     let refused = async || !denials(server).await.is_empty();
 
     let first = lock.acquire().await?;
-    assert!(same.try_acquire().await?.acquired().is_none());
+    assert!(matches!(same.try_acquire().await, Err(Error::Busy { .. })));
     assert!(matches!(
         same.acquire_timeout(Duration::ZERO).await,
         Err(Error::Timeout { .. } | Error::Refused(_))
@@ -334,10 +336,7 @@ async fn a_forged_grant_is_found_out_before_its_claim_window_is_over() {
 
     let forged = waiting.await.unwrap().unwrap();
     let lost = tokio::time::timeout(5 * SECOND, forged.lost()).await;
-    assert_eq!(
-        lost.expect("no later than a claim window").reason(),
-        LostReason::Taken
-    );
+    assert_eq!(lost.expect("no later than a claim window"), HoldEnd::Taken);
     guard.check().unwrap();
     guard.release().await.unwrap();
 }

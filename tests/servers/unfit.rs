@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use fairlock::{Error, LockManager, Verdict};
+use fairlock::diagnose::{self, Verdict};
+use fairlock::{Error, LockManager, Quorum};
 use fairlock_testkit::{Cluster, Proxy, Sentinels, Server, ServerBuilder, eventually};
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -22,17 +23,22 @@ fn replica(builder: ServerBuilder) -> ServerBuilder {
 async fn is_refused(urls: &[String], words: &str) {
     let connected = match urls {
         [url] => LockManager::connect(url).await,
-        urls => LockManager::builder().durable(true).quorum(urls).await,
+        urls => {
+            LockManager::builder()
+                .connect_quorum(Quorum::of(urls).durable(true))
+                .await
+        }
     };
     match connected.map(drop) {
         Err(Error::Refused(error)) => assert!(error.to_string().contains(words), "{error}"),
         other => panic!("{urls:?}: {other:?}"),
     }
-    let builder = match urls.len() {
-        1 => LockManager::builder(),
-        _ => LockManager::builder().durable(true),
+    let settings = LockManager::builder();
+    let findings = match urls {
+        [url] => diagnose::server(settings, url).await,
+        urls => diagnose::quorum(settings, Quorum::of(urls).durable(true)).await,
     };
-    let findings = builder.diagnose(urls).await.unwrap();
+    let findings = findings.unwrap();
     let refusals = findings
         .iter()
         .filter(|finding| finding.verdict == Verdict::Refused);
@@ -116,7 +122,10 @@ async fn a_server_behind_two_urls_of_a_quorum_is_refused() {
     )
     .await;
     let urls = [one.url(), two.url(), three.url()];
-    LockManager::builder().durable(true).quorum(urls).await.unwrap();
+    LockManager::builder()
+        .connect_quorum(Quorum::of(urls).durable(true))
+        .await
+        .unwrap();
 }
 
 /// The server behind an address can change at each reconnect.

@@ -13,7 +13,7 @@ mod recorder;
 
 use std::process::ExitCode;
 
-use fairlock::{Lock, LockManager, MemoryStore, Result, TryAcquire};
+use fairlock::{Lock, LockManager, MemoryStore, Quorum, Result};
 use futures_util::FutureExt;
 
 #[tokio::main(flavor = "current_thread")]
@@ -92,7 +92,8 @@ async fn on_server(url: &str, rounds: u32) -> Result<()> {
 /// is asked.
 async fn quorum(rounds: u32) -> Result<()> {
     let servers = [(); 3].map(|()| MemoryStore::new());
-    pairs(&LockManager::builder().quorum_in_memory(&servers)?, rounds).await
+    let quorum = Quorum::in_memory(&servers);
+    pairs(&LockManager::builder().connect_quorum(quorum).await?, rounds).await
 }
 
 /// Tries to acquire a lock that is held.
@@ -100,7 +101,7 @@ async fn busy(rounds: u32) -> Result<()> {
     let lock = LockManager::in_memory().lock("a");
     let guard = lock.acquire().await?;
     for _ in 0..rounds {
-        if let TryAcquire::Acquired(_) = lock.try_acquire().await? {
+        if lock.try_acquire().await.is_ok() {
             unreachable!("it is held");
         }
     }

@@ -15,7 +15,7 @@ use tracing::{Instrument, Span};
 use super::{Background, Done, Job};
 use crate::engine::counters::End;
 use crate::engine::hold::Hold;
-use crate::error::LostReason;
+use crate::error::HoldEnd;
 use crate::fence::Fence;
 use crate::store::ids::RequestId;
 use crate::store::{Answer, Failure, Look, Looked, Renew, Renewed};
@@ -202,12 +202,12 @@ impl Background {
                 hold.renewed(lease, deadline, at.local(deadline));
             }
             Renewed::Expired => self.lose(hold, hold.reason_gone()),
-            Renewed::Taken => self.lose(hold, LostReason::Taken),
+            Renewed::Taken => self.lose(hold, HoldEnd::Taken),
         }
     }
 
     /// Ends a hold whose lease was over before its release.
-    pub(in crate::engine) fn lose(&self, hold: &Hold, reason: LostReason) {
+    pub(in crate::engine) fn lose(&self, hold: &Hold, reason: HoldEnd) {
         let (before, holding) = hold.end(reason);
         if before.is_none() {
             self.note_expiry(hold);

@@ -26,8 +26,8 @@ async fn confirm_or_give_back(client: &Client, held: OwnedHold, wanted: u32) -> 
     let Err(error) = confirm(client, &held, wanted).await else {
         return Ok(held);
     };
-    // The result does not matter, since this grant is not used. The background task finishes whatever the
-    // release leaves undone.
+    // The result does not matter, since this grant is not used. A task finishes whatever the release
+    // leaves undone.
     let _ = held.release().await;
     Err(error)
 }
@@ -58,6 +58,6 @@ async fn confirm(client: &Client, held: &OwnedHold, wanted: u32) -> Result<()> {
 /// How long the confirmation may take. It takes no longer than any other call. It also takes at most half of
 /// the remaining lease, so that usually the hold is never lost meanwhile, and can still be released.
 fn patience(client: &Client, held: &OwnedHold) -> Duration {
-    let left = held.hold().lease().remaining();
+    let left = held.hold().lease().remaining;
     client.options.attempt_timeout().min(left / 2)
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::engine::background::Background;
 use crate::engine::counters::{End, Holding};
 use crate::engine::hold::Hold;
-use crate::error::{Error, LostReason};
+use crate::error::{Error, HoldEnd};
 use crate::time::clock::LocalTime;
 
 #[derive(Debug)]
@@ -39,10 +39,10 @@ impl OwnedHold {
     }
 
     /// Releases the hold, and returns when the server has confirmed it. If this is dropped midway, or the
-    /// server does not answer in time, the background task does the rest.
+    /// server does not answer in time, a task does the rest.
     pub(crate) async fn release(self) -> Result<(), Error> {
         // A closed client ends with its last hold, but must not end before this release. Declared before
-        // `held`: if this is dropped midway, the background task then knows of the outgoing message of `held`
+        // `held`: if this is dropped midway, the background then knows of the outgoing message of `held`
         // before this token is gone.
         let _running = self.background.keep_running();
         let mut held = self;
@@ -58,7 +58,7 @@ impl OwnedHold {
         held.settled = !matches!(released, Err(Error::Unavailable(_)));
         match (lost, released) {
             // The server knows whether another request has held the lock since.
-            (Some(LostReason::Expired), Err(Error::Lost(lost))) => Err(lost.into()),
+            (Some(HoldEnd::Expired), Err(Error::Lost(lost))) => Err(lost.into()),
             (Some(reason), _) => Err(held.hold.lost_by(reason).into()),
             (None, released) => released,
         }
@@ -66,12 +66,12 @@ impl OwnedHold {
 
     /// Ends the renewals. Returns why the hold was already over, if it was, and otherwise what its guard
     /// held.
-    fn finish(&self, now: LocalTime) -> (Option<LostReason>, Option<Holding>) {
+    fn finish(&self, now: LocalTime) -> (Option<HoldEnd>, Option<Holding>) {
         if let Err(lost) = self.hold.check_at(|| now) {
             // The end of the lease was noticed here before the background task noticed it.
-            self.background.lose(&self.hold, lost.reason());
+            self.background.lose(&self.hold, lost.reason);
         }
-        let ended = self.hold.end(LostReason::Released);
+        let ended = self.hold.end(HoldEnd::Released);
         self.background.leave(&self.hold);
         ended
     }

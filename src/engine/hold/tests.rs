@@ -80,7 +80,7 @@ fn server(span: Duration) -> ServerTime {
 /// The guard of a lost hold was told so, and its work may not be done.
 #[tokio::test(start_paused = true)]
 async fn release_of_a_lost_hold_keeps_nothing() {
-    for (end, is_kept) in [(LostReason::Released, true), (LostReason::Expired, false)] {
+    for (end, is_kept) in [(HoldEnd::Released, true), (HoldEnd::Expired, false)] {
         let mut hold = hold(None);
         hold.terms.at_least = Some(LEASE);
         hold.mark_used();
@@ -99,7 +99,7 @@ async fn unwatched_hold_is_lost_at_its_deadline() {
     sleep(LEASE / 2).await;
     assert!(hold.check().is_ok());
     let lost = tokio::time::timeout(LEASE, hold.lost()).await.unwrap();
-    assert_eq!(lost.reason(), LostReason::Expired);
+    assert_eq!(lost.reason, HoldEnd::Expired);
     assert_eq!(hold.clock.now(), hold.deadline());
 }
 
@@ -113,10 +113,10 @@ async fn every_watcher_is_told_of_the_end() {
         let watching = watcher.as_mut().poll(&mut Context::from_waker(&waker));
         assert!(watching.is_pending());
     }
-    hold.end(LostReason::Released);
+    hold.end(HoldEnd::Released);
     for (watcher, told) in watchers.into_iter().zip(told) {
         assert!(told.0.load(Ordering::SeqCst));
-        assert_eq!(watcher.await.reason(), LostReason::Released);
+        assert_eq!(watcher.await.reason, HoldEnd::Released);
     }
     assert_eq!(hold.clock.now(), LocalTime::ZERO);
 }
@@ -155,7 +155,7 @@ async fn watcher_starting_as_the_hold_ends_is_told() {
         thread::scope(|scope| {
             scope.spawn(|| {
                 meet();
-                hold.end(LostReason::Released);
+                hold.end(HoldEnd::Released);
             });
             let told = Arc::new(Told::default());
             let mut lost = Box::pin(hold.lost());
@@ -192,7 +192,7 @@ async fn a_renewal_moves_its_deadline_on_and_never_back() {
 #[tokio::test(start_paused = true)]
 async fn renewal_heard_after_the_deadline_does_not_restore_the_hold() {
     let hold = hold(None);
-    assert_eq!(hold.lost().await.reason(), LostReason::Expired);
+    assert_eq!(hold.lost().await.reason, HoldEnd::Expired);
     hold.renewed(LEASE, server(2 * LEASE), LocalTime::ZERO.after(2 * LEASE));
     assert!(hold.check().is_err());
     assert!(hold.may_be_prolonged(), "the server may still have the hold");
@@ -204,21 +204,21 @@ async fn hold_is_looked_at_after_a_third_and_at_its_cap_only_at_its_end() {
     assert_eq!(hold.next_look(), LocalTime::ZERO.after(LEASE / 3));
     hold.renewed(LEASE, server(2 * LEASE), LocalTime::ZERO.after(2 * LEASE));
     assert_eq!(hold.next_look(), hold.deadline());
-    assert_eq!(hold.lost().await.reason(), LostReason::MaxHold);
+    assert_eq!(hold.lost().await.reason, HoldEnd::MaxHold);
 }
 
 #[tokio::test(start_paused = true)]
 async fn first_end_of_a_hold_counts() {
     let hold = hold(None);
-    assert_eq!(hold.end(LostReason::Released).0, None);
-    assert_eq!(hold.end(LostReason::Taken).0, Some(LostReason::Released));
-    assert_eq!(hold.lost().await.reason(), LostReason::Released);
+    assert_eq!(hold.end(HoldEnd::Released).0, None);
+    assert_eq!(hold.end(HoldEnd::Taken).0, Some(HoldEnd::Released));
+    assert_eq!(hold.lost().await.reason, HoldEnd::Released);
 }
 
 #[tokio::test(start_paused = true)]
 async fn max_hold_is_the_reason_only_if_the_hold_lasted_until_then() {
     // Nothing renews the hold.
-    assert_eq!(hold(Some(2 * LEASE)).lost().await.reason(), LostReason::Expired);
+    assert_eq!(hold(Some(2 * LEASE)).lost().await.reason, HoldEnd::Expired);
 }
 
 #[tokio::test(start_paused = true)]
@@ -237,7 +237,7 @@ async fn maximum_hold_ends_by_the_local_clock() {
     );
     assert_eq!(hold.next_look(), end, "no further renewal is due");
     let lost = tokio::time::timeout(max_hold, hold.lost()).await.unwrap();
-    assert_eq!(lost.reason(), LostReason::MaxHold);
+    assert_eq!(lost.reason, HoldEnd::MaxHold);
     assert_eq!(hold.clock.now(), end);
 }
 
@@ -251,7 +251,7 @@ async fn no_turn_begins_once_the_hold_is_lost_or_in_doubt_or_nearly_over() {
     in_doubt.set_in_doubt();
     assert!(!begins(&in_doubt));
     let lost = hold(None);
-    lost.end(LostReason::Taken);
+    lost.end(HoldEnd::Taken);
     assert!(!begins(&lost));
 }
 

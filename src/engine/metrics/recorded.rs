@@ -14,7 +14,7 @@ use ::metrics::{
 use dashmap::DashMap;
 
 use crate::engine::counters::{End, How, Outcome};
-use crate::error::LostReason;
+use crate::error::HoldEnd;
 use crate::store::{CallKind, Failure};
 use crate::time::clock::{Clock, LocalTime};
 
@@ -280,7 +280,7 @@ impl Group {
         let Some(handles) = &self.0 else { return };
         let histogram = handles.ended[end.index()].get_or_init(|| {
             let end = match end {
-                End::Released | End::Lost(LostReason::Released) => "released",
+                End::Released | End::Lost(HoldEnd::Released) => "released",
                 End::Dropped => "dropped",
                 End::Lost(_) => "lost",
             };
@@ -288,9 +288,9 @@ impl Group {
         });
         histogram.record(held_for);
         match end {
-            End::Lost(LostReason::Expired) => handles.expired.increment(1),
-            End::Lost(LostReason::Taken) => handles.taken.increment(1),
-            End::Lost(LostReason::MaxHold) => handles.max_hold.increment(1),
+            End::Lost(HoldEnd::Expired) => handles.expired.increment(1),
+            End::Lost(HoldEnd::Taken) => handles.taken.increment(1),
+            End::Lost(HoldEnd::MaxHold) => handles.max_hold.increment(1),
             _ => {}
         }
     }

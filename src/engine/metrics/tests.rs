@@ -10,7 +10,7 @@ use rand::{Rng, SeedableRng};
 use tokio::time::{sleep, timeout};
 
 use super::recorded::group_of;
-use crate::{LockManager, MemoryStore, Stats, TryAcquire};
+use crate::{LockManager, MemoryStore, Quorum, Stats};
 
 /// Runs `work` on one thread and a paused clock, with a recorder of its own.
 fn recorded(work: impl AsyncFnOnce(&PrometheusHandle)) {
@@ -47,13 +47,14 @@ fn sum(handle: &PrometheusHandle, name: &str, with: &str) -> f64 {
 fn clients() -> Vec<LockManager> {
     let servers = [(); 3].map(|()| MemoryStore::new());
     let store = MemoryStore::new();
+    let in_quorum = LockManager::builder().connect_quorum(Quorum::in_memory(&servers));
     vec![
         LockManager::builder().in_memory(&store).unwrap(),
         LockManager::builder()
             .local_handoffs(4)
             .in_memory(&store)
             .unwrap(),
-        LockManager::builder().quorum_in_memory(&servers).unwrap(),
+        in_quorum.now_or_never().unwrap().unwrap(),
     ]
 }
 
@@ -64,16 +65,13 @@ async fn contend(locks: LockManager, seed: u64) {
     for _ in 0..60 {
         let lock = locks.lock(format!("group{}:{}", seed % 2, random.random_range(0..2)));
         let lock = match random.random_range(0..6) {
-            0 => lock.fixed_lease(Duration::from_millis(150)),
+            0 => lock.lease(Duration::from_millis(150)).renew(false),
             1 => lock.max_hold(Duration::from_millis(150)),
             _ => lock,
         };
         let patience = Duration::from_millis(random.random_range(0..40));
         let guard = match random.random_range(0..5) {
-            0 => match lock.try_acquire().await {
-                Ok(TryAcquire::Acquired(guard)) => Some(guard),
-                _ => None,
-            },
+            0 => lock.try_acquire().await.ok(),
             1 => lock.acquire_timeout(patience).await.ok(),
             2 => timeout(patience, lock.acquire()).await.ok().and_then(Result::ok),
             3 => {

@@ -148,7 +148,7 @@ async fn guard_is_told_of_a_lost_tenure_and_the_waiters_wait_on() {
     let taken = two.lock.status().await.unwrap().holder.unwrap().fence;
     one.seen.swallow_renewals();
     let lost = guard.lost().await;
-    assert_eq!(lost.reason(), LostReason::Expired);
+    assert_eq!(lost, HoldEnd::Expired);
     sleep(100 * MS).await;
     // The lease ran out on the server too, and the next tenure has begun.
     let next = turn(&mut waiters).await;
@@ -193,7 +193,7 @@ async fn close_ends_the_waits_and_passes_no_turn_on() {
     let waits = [(); 2].map(|()| tokio::spawn(process.lock.acquire()));
     settle().await;
     let unreleased = process.locks.close().await.unwrap_err();
-    assert_eq!(unreleased.held().next(), Some(("a", guard.fence())));
+    assert_eq!(unreleased.held, [("a".into(), guard.fence())]);
     guard.release().await.unwrap();
     for wait in waits {
         let outcome = wait.await.unwrap();
@@ -224,7 +224,7 @@ async fn close_names_the_turns_still_held_with_their_fences() {
     drop(guard);
     let guard = turn(&mut waiters).await;
     let unreleased = process.locks.close().await.unwrap_err();
-    assert_eq!(unreleased.held().next(), Some(("a", guard.fence())));
+    assert_eq!(unreleased.held, [("a".into(), guard.fence())]);
 }
 
 #[test]

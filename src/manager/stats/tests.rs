@@ -9,7 +9,7 @@ use tokio::time::sleep;
 use super::*;
 use crate::options::ManagerOptions;
 use crate::tests::scripted_store;
-use crate::{Error, LockGuard, LockManager, MemoryStore, TryAcquire};
+use crate::{Error, LockGuard, LockManager, MemoryStore, Quorum};
 
 const SECOND: Duration = Duration::from_secs(1);
 const LEASE: Duration = Duration::from_secs(30);
@@ -20,9 +20,10 @@ fn clients_with(
 ) -> [LockManager; 2] {
     let builder = || settings(LockManager::builder());
     let servers = [(); 3].map(|()| MemoryStore::new());
+    let in_quorum = builder().connect_quorum(Quorum::in_memory(&servers));
     [
         builder().in_memory(&MemoryStore::new()).unwrap(),
-        builder().quorum_in_memory(&servers).unwrap(),
+        in_quorum.now_or_never().unwrap().unwrap(),
     ]
 }
 
@@ -89,7 +90,7 @@ async fn each_call_counts_once_by_how_it_ended() {
             (locks.stats().acquire_started, locks.stats().acquired_at_once),
             (1, 1)
         );
-        assert!(matches!(lock.try_acquire().await, Ok(TryAcquire::Busy(_))));
+        assert!(matches!(lock.try_acquire().await, Err(Error::Busy { .. })));
         assert!(matches!(
             lock.acquire_timeout(Duration::ZERO).await,
             Err(Error::Timeout { .. })
@@ -111,10 +112,7 @@ async fn each_call_counts_once_by_how_it_ended() {
         assert_eq!((stats.acquire_started, stats.acquired), (7, 1));
         guard.release().await.unwrap();
         waiter.await.unwrap().release().await.unwrap();
-        let TryAcquire::Acquired(guard) = lock.try_acquire().await.unwrap() else {
-            panic!("the lock is free")
-        };
-        drop(guard);
+        drop(lock.try_acquire().await.unwrap());
         let stats = locks.stats();
         let acquired = (stats.acquired, stats.acquired_at_once, stats.handed_over);
         assert_eq!(acquired, (3, 2, 1), "{stats:?}");
@@ -206,7 +204,7 @@ async fn each_hold_counts_once_by_how_it_ended() {
         is_about(stats.held_for, 2 * SECOND);
         drop(limited);
 
-        let expired = lock.clone().fixed_lease(SECOND).acquire().await.unwrap();
+        let expired = lock.clone().lease(SECOND).renew(false).acquire().await.unwrap();
         sleep(2 * SECOND).await;
         let stats = locks.stats();
         assert_eq!((stats.lost, stats.lost_expired), (3, 1));
@@ -245,7 +243,7 @@ async fn a_grant_that_nobody_takes_is_no_hold() {
 #[tokio::test(start_paused = true)]
 async fn a_guard_that_is_made_after_the_end_of_its_lease_has_lost_it() {
     let locks = LockManager::in_memory();
-    let lock = locks.lock("a").fixed_lease(SECOND);
+    let lock = locks.lock("a").lease(SECOND).renew(false);
     let guard = lock.acquire().await.unwrap();
     let mut waiting = Box::pin(lock.acquire());
     assert!(waiting.as_mut().now_or_never().is_none());
@@ -300,7 +298,13 @@ async fn each_turn_of_a_tenure_is_a_hold() {
 #[tokio::test(start_paused = true)]
 async fn lock_that_is_found_free_by_a_poll_was_neither_handed_over_nor_free_at_once() {
     let [locks, _quorum] = clients();
-    let _expires = locks.lock("a").fixed_lease(SECOND).acquire().await.unwrap();
+    let _expires = locks
+        .lock("a")
+        .lease(SECOND)
+        .renew(false)
+        .acquire()
+        .await
+        .unwrap();
     let _guard = locks.lock("a").acquire().await.unwrap();
     let stats = locks.stats();
     let counts = (stats.acquired, stats.acquired_at_once, stats.handed_over);

@@ -129,16 +129,13 @@ async fn caller_that_never_had_a_ballot_is_told_when_the_lock_can_be_free() {
     let servers = Servers::new(3);
     let (held, process) = overloaded(&servers).await;
     let callers = callers(&process).await;
-    let left = held.votes().lease().remaining();
+    let left = held.votes().lease().remaining;
     let error = acquire_through(&process.queues, Some(Instant::now() + SECOND / 10)).await;
-    let Err(Error::Timeout { waited, retry_after }) = error else {
+    let Err(Error::Timeout { waited, ttl }) = error else {
         panic!("{error:?}");
     };
     assert!(waited >= SECOND / 10 && waited < SECOND, "{waited:?}");
-    assert!(
-        retry_after > left / 2 && retry_after <= left,
-        "{retry_after:?} of {left:?}"
-    );
+    assert!(ttl > left / 2 && ttl <= left, "{ttl:?} of {left:?}");
     drop(callers);
     drop(held);
     sleep(10 * SECOND).await;

@@ -224,10 +224,10 @@ async fn watcher_of_a_turn_is_told_when_it_is_passed_on_and_when_the_hold_is_los
     let watched = turn.share();
     let watcher = tokio::spawn(async move { watched.over().await });
     let next = passes_on(&process, turn, 1).await;
-    assert_eq!(watcher.await.unwrap().reason(), LostReason::Released);
+    assert_eq!(watcher.await.unwrap().reason, HoldEnd::Released);
     (0..3).for_each(|server| process.set(server, State::Hung));
     let watched = next.share();
     let lost = timeout(60 * SECOND, watched.over());
-    assert_eq!(lost.await.unwrap().reason(), LostReason::Expired);
+    assert_eq!(lost.await.unwrap().reason, HoldEnd::Expired);
     drop(next);
 }

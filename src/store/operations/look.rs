@@ -9,7 +9,7 @@ use crate::store::memory::rules::Rules;
 use crate::store::script::{Declared, LOOK, PubSubMode, ReplyError, ReplyReader, ScriptCall};
 use crate::time::server_time::{ServerTime, Ticket};
 
-/// Renews a hold in a quorum, before there are holds on a majority of the servers under one fence.
+/// Renews a hold in a quorum that is not one of a majority under one fence yet.
 #[derive(Clone, Debug)]
 pub(crate) struct Look {
     pub(crate) renew: Renew,

@@ -34,6 +34,7 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout};
 
 use self::discovery::discover;
+#[cfg(feature = "diagnose")]
 pub(super) use self::discovery::owners_by;
 use self::slots::Redirection;
 use self::table::Table;

@@ -166,6 +166,7 @@ impl Connector {
     }
 
     /// The database, if it is not the one in which every connection begins.
+    #[cfg(feature = "diagnose")]
     pub(super) fn database(&self) -> Option<u8> {
         self.config.database
     }

@@ -10,8 +10,6 @@ pub(crate) struct Options {
     pub(crate) server_timeout: Duration,
     /// A dead connection without calls is noticed within a third of this time.
     pub(crate) heartbeat: Duration,
-    /// The number of connection pairs over which the locks are spread.
-    pub(crate) connections: usize,
     /// How many replicas must confirm a hold. With 0, holds need no confirmation.
     pub(crate) replicas: u32,
     /// What is known of the server, if it belongs to a quorum.

@@ -101,6 +101,7 @@ impl Sentinels {
     }
 
     /// Asks each sentinel, and waits for all of them. Returns their names with their answers.
+    #[cfg(feature = "diagnose")]
     pub(super) async fn ask_each(&self) -> Vec<(String, Result<Primary, Failure>)> {
         join_all(self.configs.iter().map(async |config| {
             let answer = timeout_at(Instant::now() + self.attempt_timeout, self.ask(config)).await;

@@ -1,5 +1,5 @@
-//! A client of one server, over one or more connection pairs. A third connection waits for replicas, if the
-//! options ask for that.
+//! A client of one server, over a pair of connections. A third connection waits for replicas, if the options
+//! ask for that.
 
 use std::fmt;
 use std::future::ready;
@@ -15,7 +15,6 @@ use super::connector::Connector;
 use super::options::Options;
 use super::pair::ConnectionPair;
 use super::replication::Replication;
-use super::slot::slot_of;
 use crate::store::interface::{
     Answer, Call, Connections, Failure, Listener, Page, Position, ServerId, StoreFuture,
 };
@@ -27,11 +26,11 @@ use crate::store::script::{PubSubMode, Script};
 use crate::time::clock::{Clock, LocalTime};
 use crate::time::server_time::ServerTime;
 
-/// A client of one server. All calls and the channel of one lock use the same connection pair.
+/// A client of one server.
 pub(crate) struct RedisStore {
     pub(super) id: ServerId,
     server: String,
-    pairs: Vec<ConnectionPair>,
+    pair: ConnectionPair,
     /// Exists only if the options ask for replicas.
     replication: Option<Replication>,
     /// The task that listens to the sentinels, if there are any.
@@ -50,9 +49,7 @@ impl RedisStore {
     ) -> Arc<RedisStore> {
         let scripts = ScriptSet::new(scripts, options.quorum);
         let connector = Arc::new(connector);
-        let pairs = (0..options.connections)
-            .map(|_| ConnectionPair::start(place, &connector, options, listener, &scripts));
-        let pairs = pairs.collect();
+        let pair = ConnectionPair::start(place, &connector, options, listener, &scripts);
         let listening = connector.sentinels().map(|sentinels| {
             let listening = Arc::clone(sentinels).listen(options.heartbeat / 3);
             tokio::spawn(listening).abort_handle()
@@ -60,32 +57,25 @@ impl RedisStore {
         Arc::new(RedisStore {
             id: place.0,
             server: connector.server().to_owned(),
-            pairs,
+            pair,
             replication: (options.replicas > 0)
                 .then(|| Replication::start(place.0, &connector, options, listener)),
             listening,
         })
     }
 
-    /// The connection pair of a key or a channel. It is the same one for the whole lock, so that the lock's
-    /// calls keep their order.
-    pub(super) fn pair(&self, of: &str) -> &ConnectionPair {
-        &self.pairs[slot_of(of) % self.pairs.len()]
-    }
-
-    /// The pipeline for calls that concern no lock.
     pub(super) fn pipeline(&self) -> &Arc<RedisPipeline> {
-        &self.pairs[0].pipeline
+        &self.pair.pipeline
     }
 
     /// Whether there is a connection for calls.
     pub(super) fn is_up(&self) -> bool {
-        self.pairs.iter().any(|pair| pair.pipeline.is_open())
+        self.pipeline().is_open()
     }
 
     /// Reports that the server has ended a subscription by itself.
     pub(super) fn forget(&self, channel: &str) {
-        self.pair(channel).forget(channel);
+        self.pair.forget(channel);
     }
 
     pub(crate) fn call<O: Operation>(&self, operation: O) -> Call<O::Reply> {
@@ -93,7 +83,7 @@ impl RedisStore {
     }
 
     pub(super) fn call_in<O: Operation>(&self, call_options: CallOptions, operation: O) -> Call<O::Reply> {
-        let pipeline = Arc::clone(&self.pair(operation.key()).pipeline);
+        let pipeline = Arc::clone(self.pipeline());
         Box::pin(async move { execute(&pipeline, operation, call_options).await })
     }
 
@@ -157,20 +147,20 @@ impl Connections for RedisStore {
     }
 
     fn subscribe(&self, channel: Arc<str>) -> StoreFuture<()> {
-        let pair = self.pair(&channel);
+        let pair = &self.pair;
         Box::pin(pair.subscribe(channel))
     }
 
     fn unsubscribe(&self, channel: &str) {
-        self.pair(channel).unsubscribe(channel);
+        self.pair.unsubscribe(channel);
     }
 
-    fn unseen(&self, channel: &str) {
-        self.pair(channel).unseen();
+    fn unseen(&self, _: &str) {
+        self.pair.unseen();
     }
 
-    fn why_unheard(&self, keys: &Keys, since: LocalTime) -> Option<Failure> {
-        self.pair(&keys.lock).pipeline.why_unheard(since)
+    fn why_unheard(&self, _: &Keys, since: LocalTime) -> Option<Failure> {
+        self.pipeline().why_unheard(since)
     }
 
     fn clock(&self) -> Clock {
@@ -178,9 +168,7 @@ impl Connections for RedisStore {
     }
 
     fn close(&self) {
-        for pair in &self.pairs {
-            pair.close();
-        }
+        self.pair.close();
         if let Some(replication) = &self.replication {
             replication.close();
         }

@@ -35,7 +35,6 @@ pub(super) const OPTIONS: Options = Options {
     attempt_timeout: BOUND,
     server_timeout: BOUND,
     heartbeat: Duration::from_millis(900),
-    connections: 1,
     replicas: 0,
     quorum: None,
 };

@@ -7,7 +7,7 @@ use fastrand::Rng;
 
 use super::history::{End, Event, History, Op, Way};
 use super::server::Server;
-use crate::{Error, Lock, LockGuard, LockManager, Owner, Result, TryAcquire};
+use crate::{Error, Lock, LockGuard, LockManager, Owner, Result};
 
 pub(super) struct User {
     pub(super) client: usize,
@@ -70,23 +70,20 @@ impl User {
         };
         let queues_locally = is_plain && self.turns > 1;
         let op = self.history.asked(self.client, lock, way, queues_locally);
-        let acquired: Option<Result<TryAcquire>> = match way {
-            Way::Acquire => Some(named.acquire().await.map(TryAcquire::Acquired)),
-            Way::Within(wait) => Some(named.acquire_timeout(wait).await.map(TryAcquire::Acquired)),
-            Way::Cancelled(after) => tokio::time::timeout(after, named.acquire())
-                .await
-                .ok()
-                .map(|acquired| acquired.map(TryAcquire::Acquired)),
+        let acquired: Option<Result<LockGuard>> = match way {
+            Way::Acquire => Some(named.acquire().await),
+            Way::Within(wait) => Some(named.acquire_timeout(wait).await),
+            Way::Cancelled(after) => tokio::time::timeout(after, named.acquire()).await.ok(),
             Way::Try => Some(named.try_acquire().await),
         };
         match acquired {
-            Some(Ok(TryAcquire::Acquired(guard))) => {
+            Some(Ok(guard)) => {
                 let work = self.draw_work(lock);
                 let key = format!("fairlock:{{{}}}", self.locks[lock]);
                 let real = self.server.holds(&key, guard.fence());
                 Some((op, self.history.acquired(op, lock, real, guard), work))
             }
-            Some(Ok(TryAcquire::Busy(_))) => {
+            Some(Err(Error::Busy { .. })) => {
                 self.history.record(Event::Busy { op });
                 None
             }
@@ -105,7 +102,7 @@ impl User {
     fn lock(&mut self, lock: usize) -> (Lock, bool) {
         let plain = self.manager.lock(&self.locks[lock]);
         let lock = match self.rng.u8(..8) {
-            0 => plain.fixed_lease(self.ms(100..=2000)),
+            0 => plain.lease(self.ms(100..=2000)).renew(false),
             1 => plain.max_hold(self.ms(100..=4000)),
             2 => plain.lease(self.ms(100..=6000)),
             3 if self.owner.is_none() => plain.at_least(self.ms(1..=3000)),

@@ -217,7 +217,10 @@ impl Worker {
     async fn acquire(&mut self) -> Result<LockGuard, End> {
         let patience = self.millis(0, 300);
         let result = match self.rng.random_range(0..10) {
-            0 => self.lock.try_acquire().await.map(|tried| tried.acquired()),
+            0 => match self.lock.try_acquire().await {
+                Err(Error::Busy { .. }) => Ok(None),
+                result => result.map(Some),
+            },
             1 => match self.lock.acquire_timeout(patience).await {
                 Err(Error::Timeout { .. }) => Ok(None),
                 // Nothing was answered within the bound. That is no outage that lasts.
@@ -274,7 +277,7 @@ impl Worker {
     /// Holds the lock for longer than its lease, and writes without checking.
     async fn blind_turn(&mut self, mut entry: Entry<'_>) {
         let began = now_ns();
-        let acquired = self.lock.clone().fixed_lease(BLIND_LEASE).acquire().await;
+        let acquired = self.lock.clone().lease(BLIND_LEASE).renew(false).acquire().await;
         let guard = match acquired {
             Ok(guard) => guard,
             Err(error) => return entry.over(end_of(&error)),

@@ -21,7 +21,6 @@ const CLOCK_OFFSET: &str = "src/time/clock_offset.rs";
 const GATE: &str = "src/gate.rs";
 const DEADLINE_QUEUE: &str = "src/time/deadline_queue.rs";
 const SCHEDULE: &str = "src/engine/waitlist/schedule.rs";
-const TRY: &str = "src/try_acquire.rs";
 const CLIENT: &str = "src/engine/client.rs";
 const CLOCK: &str = "src/time/clock.rs";
 const CLOCKS: &str = "src/engine/server_clocks.rs";
@@ -121,9 +120,6 @@ pub(super) const EDITS: &[Edit] = &[
         "                background.withdraw(&params.keys, &request, false, &calls);\n",
         "", &[WAITLIST_TESTS]),
     edit("a bound that ends while a thread is blocked is no outage", ACQUIRE, "const DOUBTS: u32 = 4;", "const DOUBTS: u32 = 0;", &["--test servers faults::unwilling::"]),
-    edit("a wait that timed out never advises to try again at once", ACQUIRE,
-        "retry_after: free_in.max(Duration::from_millis(1)),",
-        "retry_after: free_in,", &[WAITLIST_TESTS]),
     edit("a waitlist that never needed a driver is discarded", ACQUIRE,
         "        self.waitlists.discard(&self.waitlist);\n",
         "", &["--lib simulation"]),
@@ -148,13 +144,6 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a poll is due again only after the interval", SCHEDULE,
         "                self.poll_due = Some(now.after(interval));\n",
         "", SCHEDULE_TESTS),
-
-    edit("a busy lock never advises to try again at once", TRY,
-        "retry_after: ttl.max(Duration::from_millis(1)),",
-        "retry_after: ttl,", &["--lib try_acquire::"]),
-    edit("whole seconds to wait are rounded up", TRY,
-        "self.retry_after.as_millis().div_ceil(1000)",
-        "self.retry_after.as_millis() / 1000", &["--lib try_acquire::"]),
 
     edit("a waitlist polls while its subscription is not confirmed", DRIVER,
         "                    () = client.clock.sleep_until(until) => {}", "                    () = client.clock.sleep_until(until), if !matches!(subscription, Subscription::Requested(_)) => {}", NETWORK),
@@ -250,7 +239,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("the background takes over a release that was given up", OWNED_HOLD,
         "held.settled = !matches!(released, Err(Error::Unavailable(_)));", "held.settled = true;", &["--test servers faults::unwilling::"]),
     edit("a late release tells whether the lock has changed hands since", OWNED_HOLD,
-        "            (Some(LostReason::Expired), Err(Error::Lost(lost))) => Err(lost.into()),\n", "", IN_MEMORY),
+        "            (Some(HoldEnd::Expired), Err(Error::Lost(lost))) => Err(lost.into()),\n", "", IN_MEMORY),
 
     edit("a guard looks at the clock", HOLD, "None if now() >= state.deadline =>", "None if false && now() >= state.deadline =>", IN_MEMORY),
     edit("lost resolves at the deadline by itself", HOLD,
@@ -282,13 +271,13 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a hold past its deadline is lost", RENEWER, "if self.client.now() >= deadline {", "if false {", IN_MEMORY),
     edit("a hold that is lost locally is released on the server", RENEWER, "if hold.may_be_prolonged() {", "if false {", BACKGROUND_TESTS),
     edit("a renewal that finds the lock taken loses the hold", RENEWER,
-        "Renewed::Taken => self.lose(hold, LostReason::Taken),", "Renewed::Taken => {}", IN_MEMORY),
+        "Renewed::Taken => self.lose(hold, HoldEnd::Taken),", "Renewed::Taken => {}", IN_MEMORY),
     edit("a renewal that finds the lease expired loses the hold", RENEWER,
         "Renewed::Expired => self.lose(hold, hold.reason_gone()),", "Renewed::Expired => {}", BACKGROUND_TESTS),
     edit("a renewal that fails leaves the hold in doubt", RENEWER, "                hold.set_in_doubt();\n", "", NETWORK),
     edit("a lease that is lost unclaimed costs the client its presence record", RENEWER, "            self.note_expiry(hold);\n", "", &[WAITLIST_TESTS]),
     edit("a lease that is lost after its claim costs the client nothing", RENEWER, "        if !hold.is_claimed() {\n            let lease", "        if true {\n            let lease", &[WAITLIST_TESTS]),
-    edit("a lease that its release finds expired is lost", OWNED_HOLD, "            self.background.lose(&self.hold, lost.reason());\n", "            let _ = lost;\n",
+    edit("a lease that its release finds expired is lost", OWNED_HOLD, "            self.background.lose(&self.hold, lost.reason);\n", "            let _ = lost;\n",
         BACKGROUND_TESTS),
 
     edit("an answer that comes after a withdrawal causes another withdrawal", CALLS, "if calls.was_withdrawn() {", "if false {", &[WAITLIST_TESTS]),

@@ -31,7 +31,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a lock is kept though the server refuses the message", RELEASE, "redis.pcall(publish,", "redis.call(publish,", MODEL),
     edit("a lock is kept only after a guard had it", HOLD, "self.terms.at_least.zip(kept_from)",
         "self.terms.at_least.map(|at_least| (at_least, self.granted_at))", JOBS),
-    edit("a lock whose hold was lost is not kept", HOLD, "state.over == Some(LostReason::Released)", "state.over.is_some()", &["--lib hold::"]),
+    edit("a lock whose hold was lost is not kept", HOLD, "state.over == Some(HoldEnd::Released)", "state.over.is_some()", &["--lib hold::"]),
     edit("the time of a kept lock counts from its grant", HOLD, "let until = from.after(at_least);", "let until = ServerTime::MAX;", JOBS),
     edit("a guard uses its hold", GUARD, "        held.mark_used();\n", "", JOBS),
     edit("a lock that is to be kept has no local queue", LOCK, " && terms.at_least.is_none();", ";", JOBS),
@@ -39,7 +39,7 @@ pub(super) const EDITS: &[Edit] = &[
         "            check_span(\"at_least\", at_least, MIN_AT_LEAST, MAX_KEPT)?;\n", "", SETTINGS),
     edit("a lock is kept for no longer than it is held at most", OPTIONS, "            if at_least > longest {", "            if false {", SETTINGS),
     edit("a fixed lease lasts for 30 days at most, in a quorum for its longest lease", OPTIONS,
-        "(\"fixed_lease\", manager.longest_lease.unwrap_or(MAX_KEPT))", "(\"fixed_lease\", Duration::MAX)", SETTINGS),
+        "false => manager.longest_lease.unwrap_or(MAX_KEPT),", "false => Duration::MAX,", SETTINGS),
     edit("a waiter that is told that a lock is kept asks until when", WAITLIST, "Some(Push::Kept) => self.poll_now(),", "Some(Push::Kept) => {}", JOBS),
     edit("in memory, too, a repeated release leaves a kept lock as it is", RULES, "        if holder.holds.contains_key(&kept) {\n            return true;\n        }\n", "", MODEL),
 ];

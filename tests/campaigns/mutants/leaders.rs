@@ -3,8 +3,8 @@
 use super::{Edit, edit};
 
 const LEADERSHIP: &str = "src/leadership.rs";
-const LEAD: &str = "src/leadership/lead.rs";
-const WATCH: &str = "src/leadership/watch.rs";
+const TOKEN: &str = "src/guard/token.rs";
+const WATCH: &str = "src/lock/watch.rs";
 
 const LEADERS: &[&str] = &[
     "--test promises leadership::in_memory",
@@ -21,19 +21,19 @@ pub(super) const EDITS: &[Edit] = &[
     edit("the work ends with its lead", LEADERSHIP,
         "                        lost = lead.lost() => Err(lost),\n", "                        lost = lead.lost(), if false => Err(lost),\n", LEADERS),
     edit("a leader resigns when its work is done, and waits for it", LEADERSHIP,
-        "= lead.resign().await {", "= Ok::<(), crate::Error>(drop(lead)) {", LEADERS),
+        "= lead.release().await {", "= Ok::<(), crate::Error>(drop(lead)) {", LEADERS),
     edit("a leader that has lost its lead campaigns after a pause that starts over", LEADERSHIP,
         "Err(_) => backoff.ended_after(began.elapsed()),", "Err(_) => {}", LEADERS)
         .equal("only the length of the pauses differs, by up to a second"),
     edit("a failed campaign is repeated", LEADERSHIP, "Err(error) if error.is_transient() => {", "Err(error) if false => {", LEADERS),
     edit("an error that lasts ends a run", LEADERSHIP, "Err(error) if error.is_transient() => {", "Err(error) => {", LEADERS),
-    edit("a term that is passed to a task asks for a runtime", LEAD, "        self.watched.client().runtime.check()?;\n", "", LEADERS),
+    edit("a term that is passed to a task asks for a runtime", TOKEN, "        self.client.runtime.check()?;\n", "", LEADERS),
     edit("a watch asks no more often than it may", WATCH, "check_span(\"every\", every, LEAST, MOST)", "Ok::<(), crate::error::Invalid>(())", LEADERS),
-    edit("a watch asks when a lease ends", WATCH, "Some(Some(leader)) => pause.min(", "Some(Some(leader)) => pause.max(", LEADERS),
-    edit("a watch tells a change once", WATCH, "Ok(leader) if !self.is_news(leader.as_ref()) => {}", "Ok(leader) if false => drop(leader),", LEADERS),
-    edit("a watch tells of a new leader by the fence", WATCH, "told.fence != leader.fence || ", "", &["--lib leadership"]),
+    edit("a watch asks when a lease ends", WATCH, "Some(holder) => pause.min(", "Some(holder) => pause.max(", LEADERS),
+    edit("a watch tells a change once", WATCH, "Ok(status) if !self.is_news(status.holder.as_ref()) => {}", "Ok(status) if false => drop(status),", LEADERS),
+    edit("a watch tells of a new leader by the fence", WATCH, "told.fence != holder.fence || ", "", &["--lib lock::watch"]),
     edit("a watch tells a label that was not known", WATCH,
-        " || (told.label.is_none() && leader.label.is_some())", "", &["--lib leadership"]),
+        " || (told.label.is_none() && holder.label.is_some())", "", &["--lib lock::watch"]),
     edit("a watch pauses between its calls", WATCH, "runtime.serves(pin!(async { sleep_until(due).await })).await;", "let _ = due;", &["--test servers faults::leaders"]),
     edit("a watch is refused outside of a runtime", WATCH, "if let Err(outside) = runtime.check() {", "if let Err(outside) = Ok::<(), Error>(()) {", LEADERS),
     edit("an error does not end a watch", WATCH, "Err(error) => return (Err(error), Some(self)),", "Err(error) => return (Err(error), None),",

@@ -22,7 +22,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a hold that is over is not held", COUNTERS,
         "        self.group.held_no_more();\n", "", &["--lib metrics::tests"]),
     edit("a release that finds the lease lost counts as a loss", COUNTERS,
-        "            self.end = End::Lost(lost.reason());\n", "", STATS),
+        "            self.end = End::Lost(lost.reason);\n", "", STATS),
     edit("the least margin is the least one", COUNTERS, "fetch_max(left", "fetch_min(left", STATS),
     edit("the end of a hold takes what its guard holds", HOLD,
         "        let holding = state.holding.take();\n", "        let holding = None;\n", BOTH),

@@ -47,11 +47,11 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a renewal finds a vote whose fence was raised", "src/engine/background/renewer.rs", "|| !hold.has_another_fence(fence)", "|| fence.get() > 0", IN_MEMORY),
     edit("a release finds a vote whose fence was raised", "src/engine/background.rs", "is_taken && !released && hold.has_another_fence(fence)", "is_taken && fence.get() == 0", IN_MEMORY),
 
-    edit("a vote that a server took away is not asked for again", VOTES, "*why != Some(LostReason::Taken)", "why.is_none_or(|_| true)", SEEN),
+    edit("a vote that a server took away is not asked for again", VOTES, "*why != Some(HoldEnd::Taken)", "why.is_none_or(|_| true)", SEEN),
     edit("a vote whose lease is over does not count", VOTES, "self.hold().filter(|hold| hold.check().is_ok())", "self.hold()", IN_MEMORY),
     edit("a hold is a majority under one fence", VOTES, "fences.iter().filter(|other| *other == fence).count() >= self.quorum.majority()", "fence.get() > 0 && fences.len() >= self.quorum.majority()", IN_MEMORY),
     edit("a hold lasts as long as the leases of a majority", VOTES, "deadlines.len().checked_sub(self.quorum.majority())", "deadlines.len().checked_sub(1)", IN_MEMORY),
-    edit("a hold that was taken away while a server was down counts as taken", VOTES, "if live + lost_by(LostReason::Taken) >= self.quorum.majority() {", "if lost_by(LostReason::Taken) >= self.quorum.majority() {", SEEN),
+    edit("a hold that was taken away while a server was down counts as taken", VOTES, "if live + lost_by(HoldEnd::Taken) >= self.quorum.majority() {", "if lost_by(HoldEnd::Taken) >= self.quorum.majority() {", SEEN),
     edit("a hold in doubt says so", VOTES, "        sure >= self.quorum.majority()\n", "        sure > 0\n", WORLDS),
     edit("holds under different fences are released above the largest", VOTES, "now.max(largest.next())", "now", IN_MEMORY),
     edit("a vote that comes late is released with the floor of the others", "src/engine/background/withdrawals.rs", "waiting.withdrawal.calls.next_floor(|| now)", "waiting.withdrawal.calls.floor(|| now)", IN_MEMORY),

@@ -19,16 +19,17 @@ async fn leaders_on_all_masters_are_seen_and_followed() {
             here.leadership(format!("leader-{n}")),
             there.leadership(format!("leader-{n}")),
         );
-        let mut watch = following.watch(SECOND / 10);
-        assert!(watch.changed().await.unwrap().is_none());
+        let mut watch = there.lock(following.name()).watch(SECOND / 10);
+        assert!(watch.next().await.unwrap().unwrap().holder.is_none());
         let lead = leading.campaign().await.unwrap();
-        let (term, next) = (lead.term(), tokio::spawn(following.campaign()));
-        let seen = timeout(10 * SECOND, watch.changed()).await.expect("a change");
-        assert_eq!(seen.unwrap().map(|leader| leader.fence), Some(lead.fence()));
+        let (term, next) = (lead.token(), tokio::spawn(following.campaign()));
+        let seen = timeout(10 * SECOND, watch.next()).await.expect("a change");
+        let seen = seen.unwrap().unwrap().holder;
+        assert_eq!(seen.map(|leader| leader.fence), Some(lead.fence()));
         let lock = here.lock(leading.name());
         let queued = async || lock.status().await.unwrap().waiting == 1;
         eventually("the other one campaigns", 10 * SECOND, queued).await;
-        lead.resign().await.unwrap();
+        lead.release().await.unwrap();
         let next = timeout(5 * SECOND, next)
             .await
             .expect("it leads")
@@ -37,8 +38,9 @@ async fn leaders_on_all_masters_are_seen_and_followed() {
         assert!(term.check().is_err() && next.fence() > term.fence());
         loop {
             // The label of a leader may be told later than its fence.
-            let seen = timeout(10 * SECOND, watch.changed()).await.expect("a change");
-            if seen.unwrap().is_some_and(|leader| leader.fence == next.fence()) {
+            let seen = timeout(10 * SECOND, watch.next()).await.expect("a change");
+            let seen = seen.unwrap().unwrap().holder;
+            if seen.is_some_and(|leader| leader.fence == next.fence()) {
                 break;
             }
         }

@@ -18,8 +18,7 @@ const SECOND: Duration = Duration::from_secs(1);
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn locks_spread_over_the_masters_and_all_keys_of_one_share_a_slot() {
     let cluster = Cluster::start().await;
-    let builder = LockManager::builder().connections(2);
-    let locks = builder.connect(&cluster.url()).await.unwrap();
+    let locks = LockManager::connect(&cluster.url()).await.unwrap();
     let mut guards = Vec::new();
     let mut waits = JoinSet::new();
     for n in 0..24 {

@@ -83,7 +83,7 @@ async fn fail_over(replicas_ahead: i64) {
 
 /// Checks that the guard does not believe to hold for longer than the server keeps the hold.
 async fn is_held(guard: &LockGuard, server: &Server) {
-    let believed = Instant::now() + guard.lease().remaining();
+    let believed = Instant::now() + guard.lease().remaining;
     let mut client = server.client().await;
     let summary = client
         .command(&LockSummary::command("fairlock:{a}"))

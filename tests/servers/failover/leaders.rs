@@ -4,7 +4,7 @@
 use std::future::pending;
 use std::time::Instant;
 
-use fairlock::{LockManager, Result, Term};
+use fairlock::{HoldToken, LockManager, Result};
 use fairlock_testkit::{Sentinels, eventually};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use super::{LEASE, LIMIT, client};
 
 /// A process that leads whenever it can. The channel has its terms.
-fn follower(locks: &LockManager) -> (mpsc::UnboundedReceiver<Term>, JoinHandle<Result<()>>) {
+fn follower(locks: &LockManager) -> (mpsc::UnboundedReceiver<HoldToken>, JoinHandle<Result<()>>) {
     let (told, terms) = mpsc::unbounded_channel();
     let run = locks.leadership("a").run(move |term| {
         told.send(term).unwrap();
@@ -22,7 +22,7 @@ fn follower(locks: &LockManager) -> (mpsc::UnboundedReceiver<Term>, JoinHandle<R
     (terms, tokio::spawn(run))
 }
 
-async fn next(terms: &mut mpsc::UnboundedReceiver<Term>) -> Term {
+async fn next(terms: &mut mpsc::UnboundedReceiver<HoldToken>) -> HoldToken {
     timeout(LIMIT, terms.recv()).await.expect("a term").unwrap()
 }
 

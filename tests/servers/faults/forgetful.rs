@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use fairlock::{Error, LockManager, LostReason};
+use fairlock::{Error, HoldEnd, LockManager};
 use fairlock_testkit::{History, Server};
 use futures_util::future::join_all;
 
@@ -70,7 +70,7 @@ async fn a_holder_is_told_of_a_flush_at_its_next_renewal_and_waiters_acquire() {
     let started = Instant::now();
     let lost = guard.lost().await;
     assert!(started.elapsed() < SHORT, "{:?}", started.elapsed());
-    assert_eq!(lost.reason(), LostReason::Taken);
+    assert_eq!(lost, HoldEnd::Taken);
 
     let mut last_fence = guard.fence();
     for waiter in waiters {
@@ -90,7 +90,7 @@ async fn a_holder_is_told_that_its_key_was_renamed_and_waiters_acquire() {
     let guard = locks.lock(NAME).acquire().await.unwrap();
     let waiter = in_line(&server, &others, NAME, 1).await;
     server.command(&["RENAME", &lock_key(NAME), &lock_key("b")]).await;
-    assert_eq!(guard.lost().await.reason(), LostReason::Taken);
+    assert_eq!(guard.lost().await, HoldEnd::Taken);
     let next = granted(waiter, 4 * SECOND).await;
     assert!(next.fence() > guard.fence());
     // Under the other name the hold lasts for the rest of its lease. No client would renew it.

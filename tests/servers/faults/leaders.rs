@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fairlock::{LeaderWatch, Leadership, LockManager, Term};
+use fairlock::{HoldToken, Leadership, LockManager, LockStream, Status};
 use fairlock_testkit::{Process, Proxy, Server, role};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout};
@@ -38,7 +38,7 @@ async fn instance_of_many() {
         .unwrap();
     let (stop, stopped) = oneshot::channel::<()>();
     let (told, mut tells) = tokio::sync::mpsc::unbounded_channel();
-    let work = move |term: Term| {
+    let work = move |term: HoldToken| {
         told.send(format!("leads {} {}", term.fence(), epoch_ms()))
             .unwrap();
         let told = told.clone();
@@ -101,9 +101,12 @@ async fn two(server: &Server, url: &str) -> (Process, u64, Process) {
     (leader, fence, follower)
 }
 
-async fn told(watch: &mut LeaderWatch) -> Option<String> {
-    let leader = timeout(20 * SECOND, watch.changed()).await.expect("a change");
-    leader.expect("no error").and_then(|leader| leader.label)
+type Watch = LockStream<Status>;
+
+async fn told(watch: &mut Watch) -> Option<String> {
+    let status = timeout(20 * SECOND, watch.next()).await.expect("a change");
+    let status = status.expect("no end").expect("no error");
+    status.holder.and_then(|leader| leader.label)
 }
 
 /// Race: A leader dies.
@@ -112,7 +115,7 @@ async fn a_killed_leader_is_followed_within_its_lease() {
     let server = Server::start().await;
     let locks = settings().connect(&server.url()).await.unwrap();
     let (mut leader, fence, mut follower) = two(&server, &server.url()).await;
-    let mut watch = leadership(&locks).watch(SECOND / 10);
+    let mut watch = locks.lock(NAME).watch(SECOND / 10);
     assert_eq!(told(&mut watch).await.as_deref(), Some("first"));
     leader.kill();
     let (next, _) = leads(&mut follower, LEASE + SLACK).await;
@@ -202,21 +205,22 @@ async fn a_leader_comes_back_when_its_server_does() {
         .connect(&server.url())
         .await
         .unwrap();
-    let mut watch = leadership(&locks).watch(SECOND / 10);
+    let mut watch = locks.lock(NAME).watch(SECOND / 10);
     let mut leader = instance(&server.url(), "only");
     let (first, _) = leads(&mut leader, 20 * SECOND).await;
     while told(&mut watch).await.as_deref() != Some("only") {}
     server.kill();
     ended(&mut leader).await;
     // An error does not end the watch.
-    let unknown = timeout(20 * SECOND, watch.changed()).await.expect("an error");
-    assert!(unknown.unwrap_err().is_transient());
+    let unknown = timeout(20 * SECOND, watch.next()).await.expect("an error");
+    assert!(unknown.expect("no end").unwrap_err().is_transient());
     sleep(2 * SECOND).await;
     server.restart().await;
     let (second, _) = leads(&mut leader, LEASE + 3 * SLACK).await;
     assert!(second > first);
     let mut led = async || loop {
-        if let Ok(Some(leader)) = watch.changed().await {
+        let status = watch.next().await.expect("no end");
+        if let Some(leader) = status.ok().and_then(|status| status.holder) {
             return leader.fence.get();
         }
     };
@@ -231,11 +235,11 @@ async fn a_watch_makes_few_calls() {
     let others = settings().connect(&server.url()).await.unwrap();
     let _lead = leadership(&others).campaign().await.unwrap();
     let locks = settings().connect(&proxy.url()).await.unwrap();
-    let mut watch = leadership(&locks).watch(EVERY);
+    let mut watch = locks.lock(NAME).watch(EVERY);
     while told(&mut watch).await.is_none() {}
     let (before, began) = (proxy.commands(), Instant::now());
     assert!(
-        timeout(2 * SECOND, watch.changed()).await.is_err(),
+        timeout(2 * SECOND, watch.next()).await.is_err(),
         "nothing changes"
     );
     let calls = proxy.commands() - before;

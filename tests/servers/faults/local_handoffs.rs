@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use fairlock::{Lock, LockGuard, LostReason};
+use fairlock::{HoldEnd, Lock, LockGuard};
 use fairlock_testkit::{History, Process, Proxy, Server, eventually, role};
 use tokio::task::{JoinHandle, JoinSet};
 
@@ -170,7 +170,7 @@ async fn a_turn_that_loses_its_lease_is_told_and_those_behind_it_wait_on() {
         .unwrap();
     // It was told before another client could have the lock.
     let lost = guard.check().expect_err("lost");
-    assert_eq!(lost.reason(), LostReason::Expired);
+    assert_eq!(lost.reason, HoldEnd::Expired);
     // The server does not know which of the reserved fences were used.
     assert!(next.fence().get() > guard.fence().get());
     assert!(!waiter.is_finished());
@@ -216,7 +216,7 @@ async fn a_tenure_that_was_taken_by_force_is_followed_by_the_next_one() {
     let lost = tokio::time::timeout(10 * SECOND, guard.lost())
         .await
         .expect("told");
-    assert_eq!(lost.reason(), LostReason::Taken);
+    assert_eq!(lost, HoldEnd::Taken);
     next.check().unwrap();
 }
 

@@ -68,9 +68,7 @@ async fn a_lost_reply_to_an_uncontended_call_is_asked_for_again() {
     }
     assert_eq!(proxy.lost_replies(), 2);
     proxy.lose_reply(1);
-    let guard = locks.lock(NAME).try_acquire().await.unwrap().acquired();
-    assert!(guard.is_some());
-    drop(guard);
+    drop(locks.lock(NAME).try_acquire().await.unwrap());
     nothing_left(&server, NAME, SETTLED).await;
 }
 
@@ -141,7 +139,7 @@ async fn a_first_attempt_of_a_try_that_runs_after_the_second_found_it_busy_leave
         let trying = tokio::spawn(async move { locks.lock(NAME).try_acquire().await });
         tokio::time::sleep(Duration::from_millis(50)).await;
         proxy.strand();
-        assert!(trying.await.unwrap().unwrap().acquired().is_none());
+        assert!(matches!(trying.await.unwrap(), Err(Error::Busy { .. })));
         guard.release().await.unwrap();
         tokio::time::sleep(later).await;
         leaves_nothing_when_it_runs(&server, &proxy, fence).await;
@@ -216,7 +214,13 @@ async fn an_old_grant_that_is_read_late_frees_no_newer_one() {
     let server = Server::start().await;
     let proxy = Proxy::start(server.port());
     let (others, locks) = (connect(&server.url()).await, connect(&proxy.url()).await);
-    let ending = others.lock(NAME).fixed_lease(SECOND).acquire().await.unwrap();
+    let ending = others
+        .lock(NAME)
+        .lease(SECOND)
+        .renew(false)
+        .acquire()
+        .await
+        .unwrap();
     let old_fence = ending.fence();
     let waiter = in_line(&server, &locks, NAME, 1).await;
     subscribed(&server, 1).await;
@@ -291,7 +295,13 @@ async fn poll_that_runs_when_its_grant_is_over_leaves_no_holder() {
     let window = Duration::from_millis(300);
     let locks = settings().claim_window(window);
     let locks = locks.connect(&proxy.url()).await.unwrap();
-    let _ending = others.lock(NAME).fixed_lease(SECOND).acquire().await.unwrap();
+    let _ending = others
+        .lock(NAME)
+        .lease(SECOND)
+        .renew(false)
+        .acquire()
+        .await
+        .unwrap();
     let waiter = in_line(&server, &locks, NAME, 1).await;
     subscribed(&server, 1).await;
     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -303,15 +313,10 @@ async fn poll_that_runs_when_its_grant_is_over_leaves_no_holder() {
     let lease_end = kept(&server, NAME).await.until;
     tokio::time::sleep(Duration::from_millis(lease_end.saturating_sub(epoch_ms()) + 60)).await;
     assert_eq!(proxy.count("EVALSHA"), evalshas + 1, "the poll is under way");
-    assert!(
-        others
-            .lock(NAME)
-            .try_acquire()
-            .await
-            .unwrap()
-            .acquired()
-            .is_none()
-    );
+    assert!(matches!(
+        others.lock(NAME).try_acquire().await,
+        Err(Error::Busy { .. })
+    ));
     let guard = granted(waiter, SOON).await;
     guard.lost().await;
     let released = guard.release().await;

@@ -215,7 +215,7 @@ async fn all_requests_of_a_client_return_to_their_places_after_its_record_expire
     tokio::time::sleep(SECOND * 3 / 2).await;
     guard.release().await.unwrap();
     assert_eq!(waiting(&server, NAME).await, 0);
-    let guard = locks.lock(NAME).try_acquire().await.unwrap().acquired().unwrap();
+    let guard = locks.lock(NAME).try_acquire().await.unwrap();
     let newcomer = in_line(&server, &locks, NAME, 1).await;
     // Another request of the same client adds its presence record again. The earlier requests must not take
     // that record for theirs.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fairlock::spin::SpinLock;
-use fairlock::{Error, LockManager, LockManagerBuilder, MemoryStore, Owner, Result};
+use fairlock::{Error, LockManager, MemoryStore, Owner, Quorum, Result};
 
 use super::{client, servers};
 
@@ -20,16 +20,20 @@ fn refused(result: Result<impl Sized>, words: &str) {
     }
 }
 
+async fn connected(quorum: Quorum) -> Result<LockManager> {
+    LockManager::builder().connect_quorum(quorum).await
+}
+
 #[tokio::test]
 async fn quorum_has_three_to_nine_servers_and_an_odd_number() {
     for count in [0, 1, 2, 4, 6, 8, 10, 11] {
         refused(
-            LockManager::quorum(urls(count)).await,
+            connected(Quorum::of(urls(count))).await,
             &format!("{count} servers: a quorum must have 3, 5, 7 or 9"),
         );
         let stores: Vec<_> = (0..count).map(|_| MemoryStore::new()).collect();
         refused(
-            LockManager::builder().quorum_in_memory(&stores),
+            connected(Quorum::in_memory(&stores)).await,
             &format!("{count} stores"),
         );
     }
@@ -38,56 +42,47 @@ async fn quorum_has_three_to_nine_servers_and_an_odd_number() {
 #[test]
 fn connecting_can_be_spawned() {
     fn is_spawned(_: impl Future<Output = Result<LockManager>> + Send) {}
-    is_spawned(LockManager::quorum(["redis://a", "redis://b", "redis://c"]));
-    is_spawned(LockManager::builder().quorum(urls(3)));
+    is_spawned(LockManager::builder().connect_quorum(Quorum::of(urls(3))));
 }
 
 #[tokio::test]
 async fn servers_of_a_quorum_are_plain_and_named_once() {
     let with = |last: &str| [&urls(2)[..], &[last.to_owned()]].concat();
     refused(
-        LockManager::quorum(with("redis://me:secret@127.0.0.1:2/3")).await,
+        connected(Quorum::of(with("redis://me:secret@127.0.0.1:2/3"))).await,
         "127.0.0.1:2",
     );
     for url in [
         "redis-cluster://127.0.0.1:3",
         "redis-sentinel://127.0.0.1:3?sentinelServiceName=main",
     ] {
-        refused(LockManager::quorum(with(url)).await, "independent servers");
+        refused(connected(Quorum::of(with(url))).await, "independent servers");
     }
-    refused(LockManager::quorum(with("http://127.0.0.1:3")).await, "http");
-    let error = LockManager::quorum(with("redis://me:secret@127.0.0.1:2"))
+    refused(connected(Quorum::of(with("http://127.0.0.1:3"))).await, "http");
+    let error = connected(Quorum::of(with("redis://me:secret@127.0.0.1:2")))
         .await
         .unwrap_err();
     assert!(!error.to_string().contains("secret"), "{error}");
 }
 
 #[tokio::test]
-async fn settings_of_one_server_are_refused_in_a_quorum_and_the_reverse() {
+async fn settings_of_one_server_are_refused_in_a_quorum() {
     let builder = LockManager::builder;
     let second = Duration::from_secs(1);
-    refused(builder().replicas(1).quorum(urls(3)).await, "replicas");
+    let quorum = || Quorum::of(urls(3));
+    refused(builder().replicas(1).connect_quorum(quorum()).await, "replicas");
     refused(
-        builder().lease(61 * second).quorum(urls(3)).await,
+        builder().lease(61 * second).connect_quorum(quorum()).await,
         "lease 61s: must be from 100ms to 60s",
     );
-    let short = |settings: LockManagerBuilder| settings.lease(second).longest_lease(second);
+    let short = builder().lease(second).claim_window(2 * second);
     refused(
-        short(builder()).claim_window(2 * second).quorum(urls(3)).await,
+        short.connect_quorum(quorum().longest_lease(second)).await,
         "claim_window 2s",
     );
     refused(
-        builder().longest_lease(Duration::ZERO).quorum(urls(3)).await,
+        connected(quorum().longest_lease(Duration::ZERO)).await,
         "longest_lease",
-    );
-    refused(
-        builder().longest_lease(second).in_memory(&MemoryStore::new()),
-        "longest_lease",
-    );
-    refused(builder().durable(true).in_memory(&MemoryStore::new()), "durable");
-    refused(
-        builder().durable(true).connect("redis://127.0.0.1:1").await,
-        "durable",
     );
 }
 
@@ -105,7 +100,10 @@ async fn lock_of_a_quorum_has_no_owner_no_at_least_and_no_long_lease() {
     refused(kept.try_acquire().await, "at_least");
     let long = Duration::from_secs(61);
     refused(locks.lock("a").lease(long).acquire().await, "lease 61s");
-    refused(locks.lock("a").fixed_lease(long).try_acquire().await, "lease 61s");
+    refused(
+        locks.lock("a").lease(long).renew(false).try_acquire().await,
+        "lease 61s",
+    );
     let spin = SpinLock::new(&locks, "a");
     let second = Duration::from_secs(1);
     refused(spin.try_lock(second, second).await, "spin lock");

@@ -5,10 +5,9 @@
 //! Each instance tries once and leaves. The instance that gets the lock keeps it for a while after a short
 //! job, since clocks differ: an instance that is late would find the lock free again, and do the job twice.
 
-use std::error::Error;
 use std::time::Duration;
 
-use fairlock::LockManager;
+use fairlock::{Error, LockManager};
 use fairlock_examples::locks;
 use tokio::task::JoinSet;
 
@@ -16,7 +15,7 @@ use tokio::task::JoinSet;
 const KEPT: Duration = Duration::from_secs(2);
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn Error>> {
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let locks = locks().await?;
     let mut instances = JoinSet::new();
     for number in 1..=3 {
@@ -32,9 +31,13 @@ async fn on_the_hour(number: u64, locks: LockManager) -> fairlock::Result<()> {
     // The instances' clocks differ.
     tokio::time::sleep(Duration::from_millis(200) * u32::try_from(number).unwrap_or(u32::MAX)).await;
     let lock = locks.lock("cron:clean-up").at_least(KEPT);
-    let Some(guard) = lock.try_acquire().await?.acquired() else {
-        println!("instance {number}: another instance does it");
-        return Ok(());
+    let guard = match lock.try_acquire().await {
+        Ok(guard) => guard,
+        Err(Error::Busy { .. }) => {
+            println!("instance {number}: another instance does it");
+            return Ok(());
+        }
+        Err(error) => return Err(error),
     };
     // The job is stopped if the lease is lost, so that no other instance does it at the same time.
     guard.run(clean_up(number)).await?;

@@ -7,7 +7,7 @@
 use std::error::Error;
 use std::time::Duration;
 
-use fairlock::{Leadership, Term};
+use fairlock::{HoldToken, Lock};
 use fairlock_examples::{locks, shutdown};
 
 /// If the leader dies, another instance leads after at most this time. If it stops, the next one leads at
@@ -18,7 +18,7 @@ const LEASE: Duration = Duration::from_secs(5);
 async fn main() -> Result<(), Box<dyn Error>> {
     let locks = locks().await?;
     let scheduler = locks.leadership("scheduler").lease(LEASE);
-    let watcher = tokio::spawn(watch(scheduler.clone()));
+    let watcher = tokio::spawn(watch(locks.lock(scheduler.name())));
     println!("waiting to lead");
     // Leads again and again. At the shutdown it resigns, and waits until the server knows of that.
     let led = scheduler.run_until(shutdown(), work).await;
@@ -31,19 +31,19 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
 /// What the leader does. It goes with the fence, because a leader that is paused does not notice at once that
 /// another instance leads.
-async fn work(term: Term) {
-    println!("leading, fence {}", term.fence());
+async fn work(token: HoldToken) {
+    println!("leading, fence {}", token.fence());
     loop {
-        println!("scheduling under fence {}", term.fence());
+        println!("scheduling under fence {}", token.fence());
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
 }
 
 /// What a follower needs to know, for instance to send requests to the leader.
-async fn watch(scheduler: Leadership) {
+async fn watch(scheduler: Lock) {
     let mut watch = scheduler.watch(Duration::from_secs(1));
-    loop {
-        match watch.changed().await {
+    while let Some(status) = watch.next().await {
+        match status.map(|status| status.holder) {
             Ok(Some(leader)) => println!("the leader is {}", leader.label.as_deref().unwrap_or("unknown")),
             Ok(None) => println!("nobody leads"),
             Err(error) => println!("who leads is not known: {error}"),

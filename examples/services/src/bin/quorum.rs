@@ -10,18 +10,19 @@
 use std::error::Error;
 use std::time::Duration;
 
-use fairlock::{Error as LockError, Fence, LockManager, MemoryStore};
+use fairlock::{Error as LockError, Fence, LockManager, MemoryStore, Quorum};
 use fairlock_examples::shutdown;
 
 const LEASE: Duration = Duration::from_secs(5);
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    let builder = LockManager::builder().lease(LEASE).longest_lease(LEASE);
-    let locks = match std::env::var("QUORUM_URLS") {
-        Ok(urls) => builder.quorum(urls.split(',')).await?,
-        Err(_) => builder.quorum_in_memory(&[(); 3].map(|()| MemoryStore::new()))?,
+    let quorum = match std::env::var("QUORUM_URLS") {
+        Ok(urls) => Quorum::of(urls.split(',')),
+        Err(_) => Quorum::in_memory(&[(); 3].map(|()| MemoryStore::new())),
     };
+    let builder = LockManager::builder().lease(LEASE);
+    let locks = builder.connect_quorum(quorum.longest_lease(LEASE)).await?;
     tokio::select! {
         never = settle_for_ever(&locks) => never?,
         () = shutdown() => {}

@@ -28,7 +28,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     let locks = locks().await?;
     // A fixed lease is not renewed. It stands for a holder that was paused, whose renewals stopped with it.
-    let lock = locks.lock("document:7").fixed_lease(Duration::from_millis(300));
+    let lock = locks
+        .lock("document:7")
+        .lease(Duration::from_millis(300))
+        .renew(false);
 
     let paused = lock.acquire().await?;
     println!("the first writer has fence {}, and is paused", paused.fence());

@@ -1,10 +1,11 @@
-//! An HTTP service that charges an invoice once at a time, answers 503 with `Retry-After` while an invoice is
-//! busy, and shuts down gracefully.
+//! An HTTP service that charges an invoice once at a time, in the order of the requests, and shuts down
+//! gracefully.
 //!
 //!     cargo run --package fairlock-examples --bin web
 //!     curl -i -X POST localhost:3000/invoices/42/charge
 
 use std::error::Error;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -16,10 +17,6 @@ use axum::routing::post;
 use fairlock::{Fence, LockManager};
 use fairlock_examples::{locks, shutdown};
 use tokio::net::TcpListener;
-
-/// How long a request waits for its turn. Longer than charging takes, and shorter than clients wait for an
-/// answer.
-const PATIENCE: Duration = Duration::from_millis(500);
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
@@ -43,9 +40,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
 async fn charge(State(locks): State<LockManager>, Path(id): Path<u64>) -> Response {
     let lock = locks.lock(format!("invoice:{id}"));
-    // axum drops this future when the client hangs up: that ends the wait, or stops the work and releases the
-    // lock.
-    match lock.with_timeout(PATIENCE, charge_card).await {
+    // Waits for as long as the client does. axum drops this future when the client hangs up: that ends the
+    // wait, or stops the work and releases the lock.
+    match lock.with(charge_card).await {
         Ok(receipt) => receipt.into_response(),
         Err(error) => refusal(&error),
     }
@@ -58,13 +55,12 @@ async fn charge_card(fence: Fence) -> String {
 }
 
 fn refusal(error: &fairlock::Error) -> Response {
-    if error.is_transient() {
-        let retry_after = error.retry_after().unwrap_or(Duration::from_secs(1));
-        let seconds = retry_after.as_millis().div_ceil(1000).max(1).to_string();
-        let headers = [(header::RETRY_AFTER, seconds)];
-        (StatusCode::SERVICE_UNAVAILABLE, headers, format!("{error}\n")).into_response()
-    } else {
-        eprintln!("charging failed: {error}");
-        StatusCode::INTERNAL_SERVER_ERROR.into_response()
+    eprintln!("charging failed: {error}");
+    if matches!(error, fairlock::Error::Invalid(_) | fairlock::Error::Refused(_)) {
+        return StatusCode::INTERNAL_SERVER_ERROR.into_response();
     }
+    // Soon, and not all at the same time.
+    let seconds = 1 + RandomState::new().build_hasher().finish() % 3;
+    let headers = [(header::RETRY_AFTER, seconds.to_string())];
+    (StatusCode::SERVICE_UNAVAILABLE, headers, "try again\n").into_response()
 }

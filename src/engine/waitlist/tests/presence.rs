@@ -111,7 +111,14 @@ async fn unclaimed_lease_ends_the_record_when_the_server_finds_it_expired() {
 async fn lease_meant_to_expire_leaves_the_record() {
     let fixture = Fixture::new();
     let lease = Duration::from_millis(100);
-    let guard = fixture.lock.clone().fixed_lease(lease).acquire().await.unwrap();
+    let guard = fixture
+        .lock
+        .clone()
+        .lease(lease)
+        .renew(false)
+        .acquire()
+        .await
+        .unwrap();
     guard.lost().await;
     drop(fixture.waiter().await);
     assert_eq!(next_mode(&fixture.waitlist()), Mode::Wait);

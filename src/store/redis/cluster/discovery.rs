@@ -96,6 +96,7 @@ async fn slots_by(
 }
 
 /// A master of a cluster.
+#[cfg(feature = "diagnose")]
 pub(in crate::store::redis) struct SlotOwner {
     pub(in crate::store::redis) master: Node,
     /// How many slots it has.
@@ -105,6 +106,7 @@ pub(in crate::store::redis) struct SlotOwner {
 }
 
 /// Asks a server for the masters of its cluster.
+#[cfg(feature = "diagnose")]
 pub(in crate::store::redis) async fn owners_by(
     connector: &Connector,
     connection: &Connection,
