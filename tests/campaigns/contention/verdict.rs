@@ -55,6 +55,21 @@ impl History {
         self.waits.iter().filter(|wait| wait.end == Some(end)).count() as u64
     }
 
+    /// The longest time in which nothing happened in any process, from the first event to the last.
+    pub(crate) fn longest_standstill(&self) -> Duration {
+        let of = |wait: &Wait| {
+            [
+                Some(wait.asked_ns),
+                wait.belief.map(|belief| belief.from_ns),
+                wait.ended_ns,
+            ]
+        };
+        let mut events: Vec<u64> = self.waits.iter().flat_map(of).flatten().collect();
+        events.sort_unstable();
+        let longest = events.windows(2).map(|pair| pair[1] - pair[0]).max();
+        Duration::from_nanos(longest.unwrap_or_default())
+    }
+
     /// How many waits ended with a hold.
     pub(crate) fn holds(&self) -> u64 {
         self.waits.iter().filter(|wait| wait.belief.is_some()).count() as u64
@@ -330,6 +345,13 @@ mod tests {
         assert_eq!((verdict.violations, verdict.overlaps_allowed), (Vec::new(), 2));
         forgetful.lease = Duration::from_secs(2);
         assert!(!forgetful.judge().violations.is_empty(), "the tenure is over");
+    }
+
+    #[test]
+    fn a_standstill_is_the_longest_time_without_an_event() {
+        let moving = history([wait(0, [1, 2, 3, 7]), wait(1, [3, 8, 9, 8])]);
+        assert_eq!(moving.longest_standstill(), Duration::from_secs(5));
+        assert_eq!(history([]).longest_standstill(), Duration::ZERO);
     }
 
     #[test]
