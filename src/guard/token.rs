@@ -73,7 +73,7 @@ impl HoldToken {
     pub fn check(&self) -> Result<(), Lost> {
         match &self.hold {
             HoldOrTurn::Hold(hold) => hold.as_ref().check(),
-            HoldOrTurn::Turn(turn) => turn.hold().check(),
+            HoldOrTurn::Turn(turn) => turn.check(),
         }
     }
 

@@ -234,6 +234,26 @@ async fn locks_with_other_terms_go_their_own_way() {
     assert_eq!(owned.owner(), &owner);
 }
 
+/// The lease is the tenure's, and goes on when the turn is over.
+#[tokio::test(start_paused = true)]
+async fn a_token_ends_with_its_turn_and_not_with_the_tenure() {
+    let process = Process::of(&MemoryStore::new());
+    let guard = process.acquire().await;
+    let mut waiters = process.wait(1).await;
+    let token = guard.token();
+    assert!(token.check().is_ok());
+    drop(guard);
+    let next = turn(&mut waiters).await;
+    assert_eq!(fence(&next), token.fence().get() + 1, "it was passed on");
+    assert_eq!(token.check().unwrap_err().reason, HoldEnd::Released);
+    assert_eq!(token.lost().await, HoldEnd::Released);
+    let late = token.run(async { panic!("begun after the turn") }).await;
+    assert!(matches!(late, Err(Error::Lost(_))));
+    assert!(next.token().check().is_ok());
+    drop(next);
+    process.is_left_clean().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_try_never_overtakes_and_makes_no_call_while_the_lock_is_wanted_here() {
     let process = Process::of(&MemoryStore::new());

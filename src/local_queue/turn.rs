@@ -98,12 +98,12 @@ pub(crate) struct SharedTurn {
 }
 
 impl SharedTurn {
-    /// The hold of the tenure.
-    pub(crate) fn hold(&self) -> HoldRef<'_> {
-        self.turns.hold()
+    /// Fails if the turn is over: it was passed on, or the hold is over.
+    pub(crate) fn check(&self) -> Result<(), Lost> {
+        self.turns.check(self.fence)
     }
 
-    /// Waits until the turn is over, because it was passed on, or because the hold is over.
+    /// Waits until the turn is over.
     pub(crate) async fn over(&self) -> Lost {
         self.turns.over(self.fence).await
     }

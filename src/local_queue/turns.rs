@@ -68,12 +68,20 @@ impl Turns {
         Some(next)
     }
 
-    /// Waits until the turn with this fence is over, because it was passed on, or because the hold is over.
+    /// Fails if the turn with this fence is over: it was passed on, or the hold is over.
+    pub(super) fn check(&self, fence: Fence) -> Result<(), Lost> {
+        if self.fence.load(Ordering::Acquire) != fence.get() {
+            return Err(Lost::new(Arc::clone(self.hold().name()), HoldEnd::Released));
+        }
+        self.hold().check()
+    }
+
+    /// Waits until the turn with this fence is over.
     pub(super) async fn over(&self, fence: Fence) -> Lost {
         loop {
             let ended = self.ended.notified();
-            if self.fence.load(Ordering::Acquire) != fence.get() {
-                return Lost::new(Arc::clone(self.hold().name()), HoldEnd::Released);
+            if let Err(lost) = self.check(fence) {
+                return lost;
             }
             tokio::select! {
                 biased;
