@@ -14,7 +14,7 @@ use crate::exit::{Failure, IO, LOST};
 use crate::output::{self, Sink};
 use crate::report::Report;
 use crate::signals::Signals;
-use crate::taking::{Held, reason};
+use crate::taking::Held;
 
 pub(crate) async fn hold(hold: &Hold) -> Result<u8, Failure> {
     let place = Place::of(&hold.connection)?;
@@ -30,8 +30,8 @@ pub(crate) async fn hold(hold: &Hold) -> Result<u8, Failure> {
         }
         _ = signals.next() => {}
         () = end_of_stdin() => {}
-        end = held.guard.lost() => {
-            report.lost(fence, reason(end), &format!("the lease is over: {end}"));
+        _ = held.guard.lost() => {
+            held.tell_of_loss(&report);
             held.give_up().await;
             return Ok(LOST);
         }

@@ -17,7 +17,7 @@ use crate::report::Report;
 use crate::run::{command, kill_after, not_started, on_loss, refuse_foreign, tell};
 use crate::signals::Signals;
 use crate::supervise::{self, End};
-use crate::taking::{Held, reason};
+use crate::taking::Held;
 use crate::terminal;
 
 /// The pauses before a new campaign, and the length of a term after which they start over.
@@ -117,8 +117,8 @@ async fn without_command(held: Held, signals: &mut Signals, report: &Report) -> 
             held.give_back(signals, report).await;
             Err(Failure::of_signal(signal))
         }
-        end = held.guard.lost() => {
-            report.lost(held.guard.fence().get(), reason(end), &format!("the lease is over: {end}"));
+        _ = held.guard.lost() => {
+            held.tell_of_loss(report);
             held.give_up().await;
             Ok(LOST)
         }

@@ -110,12 +110,12 @@ pub(crate) fn fence_above(place: &Place, name: &str) -> Option<u64> {
         return Some(above.fence);
     }
     // There is no other word of the lock in a quorum, and within `lead`.
-    let is_innermost = is_within() && std::env::var("FAIRLOCK_NAME").ok().as_deref() == Some(name);
+    let is_innermost = is_within() && std::env::var("FAIRLOCK_NAME").is_ok_and(|innermost| innermost == name);
     is_innermost.then(|| std::env::var("FAIRLOCK_FENCE").ok()?.parse().ok())?
 }
 
 fn is_within() -> bool {
-    std::env::var("FAIRLOCK_HELD").ok().as_deref() == Some("1")
+    std::env::var("FAIRLOCK_HELD").is_ok_and(|held| held == "1")
 }
 
 #[cfg(test)]

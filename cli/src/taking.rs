@@ -118,6 +118,13 @@ impl Held {
         }
     }
 
+    /// Tells of the end of the lease, if it is over.
+    pub(crate) fn tell_of_loss(&self, report: &Report) {
+        if let Err(lost) = self.guard.check() {
+            report.lost(self.guard.fence().get(), reason(lost.reason), &lost.to_string());
+        }
+    }
+
     /// Gives up what may be left of a lock whose lease is over or in doubt.
     pub(crate) async fn give_up(self) {
         drop(self.guard);
