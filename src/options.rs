@@ -116,10 +116,11 @@ impl ManagerOptions {
 }
 
 /// The settings of a lock. They override those of its manager.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct LockOptions {
     pub(crate) lease: Option<Duration>,
-    pub(crate) renew: bool,
+    /// The lease is not renewed.
+    pub(crate) fixed: bool,
     pub(crate) max_hold: Option<Duration>,
     pub(crate) at_least: Option<Duration>,
     pub(crate) local_handoffs: Option<u32>,
@@ -127,20 +128,6 @@ pub(crate) struct LockOptions {
     pub(crate) group: Option<Arc<str>>,
     /// Its waits are campaigns, which may last for as long as another process leads.
     pub(crate) is_led: bool,
-}
-
-impl Default for LockOptions {
-    fn default() -> LockOptions {
-        LockOptions {
-            lease: None,
-            renew: true,
-            max_hold: None,
-            at_least: None,
-            local_handoffs: None,
-            group: None,
-            is_led: false,
-        }
-    }
 }
 
 impl LockOptions {
@@ -151,9 +138,9 @@ impl LockOptions {
 
     pub(crate) fn terms(&self, manager: &ManagerOptions) -> Result<LeaseTerms, Invalid> {
         let length = self.lease.unwrap_or(manager.lease);
-        let longest = match self.renew {
-            true => manager.longest_renewed(),
-            false => manager.longest_lease.unwrap_or(MAX_KEPT),
+        let longest = match self.fixed {
+            true => manager.longest_lease.unwrap_or(MAX_KEPT),
+            false => manager.longest_renewed(),
         };
         check_span("lease", length, MIN_LEASE, longest)?;
         if let Some(max_hold) = self.max_hold {
@@ -161,7 +148,7 @@ impl LockOptions {
         }
         let terms = LeaseTerms {
             length,
-            fixed: !self.renew,
+            fixed: self.fixed,
             max_hold: self.max_hold,
             at_least: self.at_least,
             claim_window: manager.claim_window(),

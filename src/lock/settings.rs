@@ -49,7 +49,7 @@ impl Lock {
     /// ```
     #[doc(alias = "fixed_lease")]
     pub fn renew(mut self, renew: bool) -> Lock {
-        self.options.renew = renew;
+        self.options.fixed = !renew;
         self
     }
 

@@ -39,7 +39,7 @@ pub(super) const EDITS: &[Edit] = &[
         "            check_span(\"at_least\", at_least, MIN_AT_LEAST, MAX_KEPT)?;\n", "", SETTINGS),
     edit("a lock is kept for no longer than it is held at most", OPTIONS, "            if at_least > longest {", "            if false {", SETTINGS),
     edit("a fixed lease lasts for 30 days at most, in a quorum for its longest lease", OPTIONS,
-        "false => manager.longest_lease.unwrap_or(MAX_KEPT),", "false => Duration::MAX,", SETTINGS),
+        "true => manager.longest_lease.unwrap_or(MAX_KEPT),", "true => Duration::MAX,", SETTINGS),
     edit("a waiter that is told that a lock is kept asks until when", WAITLIST, "Some(Push::Kept) => self.poll_now(),", "Some(Push::Kept) => {}", JOBS),
     edit("in memory, too, a repeated release leaves a kept lock as it is", RULES, "        if holder.holds.contains_key(&kept) {\n            return true;\n        }\n", "", MODEL),
 ];
