@@ -26,8 +26,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// | [`Unavailable`](Error::Unavailable), [`NoQuorum`](Error::NoQuorum) | yes | try again, and alert | 503 |
 /// | [`Lost`](Error::Lost) | no | find out what was done, and do the rest again | 503 |
 /// | [`Closed`](Error::Closed) | no | the process ends | 503 |
-/// | [`Refused`](Error::Refused) | no | mend the set-up | 500 |
-/// | [`Invalid`](Error::Invalid) | no | mend the program | 500 |
+/// | [`Refused`](Error::Refused) | no | correct the configuration | 500 |
+/// | [`Invalid`](Error::Invalid) | no | correct the program | 500 |
 ///
 /// # Examples
 /// ```

@@ -8,8 +8,8 @@ use crate::owner::Owner;
 impl Lock {
     /// Sets the length of the lease: the server keeps a hold for this long without a renewal (100 ms to 1
     /// day; the default is [that of the manager](crate::LockManagerBuilder::lease)). In a quorum it is at
-    /// most the [`longest_lease`](crate::Quorum::longest_lease). The lease is renewed for as long
-    /// as the guard lives.
+    /// most the [`longest_lease`](crate::Quorum::longest_lease). The lease is renewed for as long as the
+    /// guard lives.
     ///
     /// # Examples
     /// ```

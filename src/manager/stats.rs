@@ -16,9 +16,9 @@ use crate::place::Place;
 /// needs no feature: [metrics](https://docs.rs/crate/fairlock/latest/source/docs/metrics.md) has an example.
 ///
 /// # Calls
-/// Every call that asks for a lock (`acquire`, `acquire_timeout`, `with`, `with_timeout`,
-/// `try_acquire`) counts once when it is first polled, and once when it ends. Those that are refused before,
-/// with [`Error::Invalid`](crate::Error::Invalid) or [`Error::Closed`](crate::Error::Closed), don't count. So
+/// Every call that asks for a lock (`acquire`, `acquire_timeout`, `with`, `with_timeout`, `try_acquire`)
+/// counts once when it is first polled, and once when it ends. Those that are refused before, with
+/// [`Error::Invalid`](crate::Error::Invalid) or [`Error::Closed`](crate::Error::Closed), don't count. So
 /// `acquire_started` is the sum of `acquired`, `timed_out`, `busy`, `cancelled`, `queue_full`,
 /// `not_replicated`, `unavailable`, the calls that ended with any other error, and those under way.
 ///

@@ -9,11 +9,11 @@
 //! the same ticket, and thus behind the earlier one; once that is queued, the vote is released. A lost vote
 //! takes the same way.
 //!
-//! A client may be cut off from so many servers that the others are no majority. Its ballots cannot be
-//! decided then, but their votes may be in the way of the other clients, which need every vote because a
-//! minority of the servers is down. So a ballot that has a vote *leaves* the servers that it reaches while
-//! they are no majority. It comes back to all of them at once, under its ticket. A waiter that is cut off
-//! hears of that by its next poll, so the others may wait for a claim window and a time-out.
+//! A client may be unable to reach a majority of the servers. Its ballots cannot be decided then, but their
+//! votes may be in the way of the other clients, which need every vote while a minority of the servers is
+//! down. So a ballot that has a vote *leaves* the servers that it reaches while they are no majority. It
+//! comes back to all of them at once, under its ticket. A waiter that is cut off hears of that by its next
+//! poll, so the others may wait for a claim window and a time-out.
 //!
 //! A ballot that is decided goes on for as long as its hold lasts. It replaces votes that are lost, and asks
 //! for those that it has not got, before all who wait. So a hold that lasts outlives one server after the
@@ -475,8 +475,8 @@ impl Ballot {
         self.ask(server, Duration::ZERO);
     }
 
-    /// A server gives no vote. Asks it again after a pause. Fails if it is one of so many that the others are
-    /// no majority.
+    /// A server gives no vote. Asks it again after a pause. Fails if the servers that are left are no
+    /// majority.
     fn failed(&mut self, server: usize, error: Error) -> Result<()> {
         let seat = &mut self.seats[server];
         seat.state = SeatState::Failed(error);

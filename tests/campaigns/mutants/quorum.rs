@@ -26,7 +26,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a caller that never had a ballot is told when the lock can be free", QUORUM, "left[self.majority() - 1].max", "left[0].min(Duration::ZERO).max", IN_MEMORY),
     edit("a caller has its turn by its arrival", BALLOT, "arrival.ticket.unwrap_or_else(|| quorum.next_ticket())", "quorum.next_ticket()", IN_MEMORY),
 
-    edit("a call fails if so many servers fail that the others are no majority", BALLOT, "if servers - errors.len() - free_in.len() >= majority {", "if true {", IN_MEMORY),
+    edit("a call fails once the servers that are left are no majority", BALLOT, "if servers - errors.len() - free_in.len() >= majority {", "if true {", IN_MEMORY),
     edit("a server that fails is asked again after a pause", BALLOT, "        self.ask(server, pause);\n        self.check_failures()", "        let _ = pause;\n        self.check_failures()", WORLDS),
     edit("a wait that is over at all servers is a time-out", BALLOT, "free_in.get(free_in.len().min(majority).wrapping_sub(1))", "free_in.get(100)", IN_MEMORY),
     edit("a vote is given up for an earlier request while there are too few", BALLOT, "Ok(true) if self.votes.are_too_few() => {", "Ok(true) if false => {", IN_MEMORY),
