@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use fairlock::{Lock, LockGuard, LockManager};
+use fairlock::{Error, Lock, LockGuard, LockManager};
 use fairlock_benches::wire::Wire;
 use fairlock_benches::{Outcome, bare};
 use fred::prelude::*;
 use fred::types::{ClusterHash, CustomCommand};
-use futures_util::future::try_join;
+use futures_util::future::join;
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 
@@ -184,12 +184,25 @@ impl Holder for ByGuard<'_> {
             locks.ping().await?;
             let called = Instant::now();
             match other {
-                Some(other) => drop(try_join(other.try_acquire(), held.release()).await?),
+                Some(other) => {
+                    let (tried, released) = join(other.try_acquire(), held.release()).await;
+                    released?;
+                    only_busy(tried)?;
+                }
                 None => held.release().await?,
             }
             Ok(called)
         });
         between(self.runtime, release, heard)
+    }
+}
+
+/// The lock beside the measured one is held, so that the server runs a try of it to its end.
+fn only_busy(tried: Result<LockGuard, Error>) -> Outcome<()> {
+    match tried {
+        Err(Error::Busy { .. }) => Ok(()),
+        Err(error) => Err(error.into()),
+        Ok(_) => Err("the other lock was free".into()),
     }
 }
 
