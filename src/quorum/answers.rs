@@ -73,7 +73,7 @@ pub(crate) fn no_majority(servers: usize, answering: usize, errors: &[Error]) ->
     if let Some(closed) = errors.iter().find(|error| matches!(error, Error::Closed)) {
         return closed.clone();
     }
-    // So many refuse that the others are no majority.
+    // The servers that do not refuse are too few for a majority.
     if let Some(refused) = refusals.clone().nth(servers - wanted) {
         return refused.clone();
     }

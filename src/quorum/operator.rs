@@ -136,8 +136,8 @@ impl QuorumClient {
         })
     }
 
-    /// Takes the lock away from the holder with this fence. Returns whether so many servers did that the
-    /// others are no majority.
+    /// Takes the lock away from the holder with this fence. Returns whether the
+    /// servers that did not are too few for a majority.
     pub(crate) async fn force_release(
         &self,
         keys: &Arc<Keys>,

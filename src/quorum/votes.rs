@@ -419,7 +419,7 @@ impl Votes {
         let mut releases: FuturesUnordered<_> = votes.into_iter().map(OwnedHold::release).collect();
         let mut answers = Answers::of(&self.quorum);
         let (mut lost, mut reason) = (0, None);
-        // Without these votes, the others are no majority.
+        // Without these votes, the others are too few for a majority.
         let is_free = |gone: usize| held - gone < majority;
         let began = Instant::now();
         let mut until = None;

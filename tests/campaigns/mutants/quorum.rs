@@ -94,7 +94,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a forced release names the holder that it ends", OPERATOR, ".filter(|seen| seen.holder.fence == fence)", ".filter(|_| true)", SEEN),
     edit("the requests of a ballot belong together", BALLOT, "    request / REQUESTS_OF_A_BALLOT\n", "    request * 0\n", IN_MEMORY),
 
-    edit("so many servers refuse that the others are no majority", ANSWERS, "refusals.clone().nth(servers - wanted)", "refusals.clone().next()", &["--lib quorum::tests", "--test servers quorum::"]),
+    edit("a call is refused only if too few servers are left for a majority", ANSWERS, "refusals.clone().nth(servers - wanted)", "refusals.clone().next()", &["--lib quorum::tests", "--test servers quorum::"]),
 
     edit("a clock that is far ahead does not count for fences", FLOOR, "*time <= median + FAR_AHEAD_US", "*time < u64::MAX", FAULTS),
     edit("a client closes once a majority have confirmed its releases", QUORUM, "drained.take(self.majority())", "drained.take(self.servers.len())", &["--test servers quorum::restarts::closing"]),
