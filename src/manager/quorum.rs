@@ -170,8 +170,8 @@ impl LockManagerBuilder {
     ///   server, for a URL of another kind, and for a setting out of its range.
     /// - [`Error::NoQuorum`](crate::Error::NoQuorum) if no majority answered within the
     ///   [`server_timeout`](Self::server_timeout).
-    /// - [`Error::Refused`](crate::Error::Refused) if the servers that do not refuse this user are too few for
-    ///   a majority, or if two URLs lead to one server.
+    /// - [`Error::Refused`](crate::Error::Refused) if the servers that do not refuse this user are too
+    ///   few for a majority, or if two URLs lead to one server.
     ///
     /// # Cancel safety
     /// Dropping the future ends the connections.

@@ -6,7 +6,7 @@ use fairlock::{Error, LeaseState, LockManager};
 use fairlock_testkit::{Proxy, Server, eventually};
 
 use super::scene::{
-    NAME, SECOND, SOON, connect, epoch_ms, granted, in_line, kept, queued, settings, subscribed,
+    NAME, SECOND, SOON, connect, epoch_ms, granted, in_line, kept, queued, settings, subscribed, unrenewed,
 };
 
 const LEASE: Duration = Duration::from_millis(2500);
@@ -175,13 +175,7 @@ async fn a_waiter_that_cannot_subscribe_asks_all_the_same() {
     proxy.refuse();
     server.kill_clients("pubsub").await;
     let lease = SECOND / 2;
-    let _guard = locks
-        .lock(NAME)
-        .lease(lease)
-        .renew(false)
-        .acquire()
-        .await
-        .unwrap();
+    let _guard = unrenewed(&locks, NAME, lease).await;
     let waiter = in_line(&server, &other_client, NAME, 1).await;
     granted(waiter, lease + SOON).await.release().await.unwrap();
     other.release().await.unwrap();

@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 
 use super::scene::{
     NAME, SECOND, SETTLED, SOON, connect, epoch_ms, granted, head, in_line, is_held, kept, nothing_left,
-    queued, settings, subscribed, turn, waiting,
+    queued, settings, subscribed, turn, unrenewed, waiting,
 };
 
 /// Runs one turn of a waiter whose `n`-th reply is lost, between two turns of others. Returns whether a reply
@@ -214,13 +214,7 @@ async fn an_old_grant_that_is_read_late_frees_no_newer_one() {
     let server = Server::start().await;
     let proxy = Proxy::start(server.port());
     let (others, locks) = (connect(&server.url()).await, connect(&proxy.url()).await);
-    let ending = others
-        .lock(NAME)
-        .lease(SECOND)
-        .renew(false)
-        .acquire()
-        .await
-        .unwrap();
+    let ending = unrenewed(&others, NAME, SECOND).await;
     let old_fence = ending.fence();
     let waiter = in_line(&server, &locks, NAME, 1).await;
     subscribed(&server, 1).await;
@@ -295,13 +289,7 @@ async fn poll_that_runs_when_its_grant_is_over_leaves_no_holder() {
     let window = Duration::from_millis(300);
     let locks = settings().claim_window(window);
     let locks = locks.connect(&proxy.url()).await.unwrap();
-    let _ending = others
-        .lock(NAME)
-        .lease(SECOND)
-        .renew(false)
-        .acquire()
-        .await
-        .unwrap();
+    let _ending = unrenewed(&others, NAME, SECOND).await;
     let waiter = in_line(&server, &locks, NAME, 1).await;
     subscribed(&server, 1).await;
     tokio::time::sleep(Duration::from_millis(100)).await;

@@ -82,6 +82,12 @@ pub(crate) async fn nothing_left(server: &Server, name: &str, within: Duration) 
     eventually(&format!("nothing left of {name}"), within, is_so).await;
 }
 
+/// Acquires a lock, which must be free, for one lease.
+pub(crate) async fn unrenewed(locks: &LockManager, name: &str, lease: Duration) -> LockGuard {
+    let lock = locks.lock(name).lease(lease).renew(false);
+    lock.acquire().await.unwrap()
+}
+
 /// Starts to wait for a lock, and returns when the server has queued the request in the given place.
 pub(crate) async fn in_line(
     server: &Server,
