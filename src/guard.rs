@@ -112,15 +112,6 @@ impl LockGuard {
     }
 
     /// Returns the name of the lock.
-    ///
-    /// # Examples
-    /// ```
-    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
-    /// # let locks = fairlock::LockManager::in_memory();
-    /// let guard = locks.lock("invoice:42").acquire().await?;
-    /// assert_eq!(guard.name(), "invoice:42");
-    /// # Ok(()) }
-    /// ```
     pub fn name(&self) -> &str {
         self.hold().name()
     }
@@ -253,10 +244,6 @@ impl LockGuard {
     /// Waits until the hold is over, whatever the network does, and tells how it ended. The future borrows
     /// nothing, so that a watcher can be spawned.
     ///
-    /// # Panics
-    /// If it is polled outside of a Tokio runtime, like Tokio's own timers. Not if the manager has [a thread
-    /// of its own](crate::LockManagerBuilder::own_thread).
-    ///
     /// # Cancel safety
     /// Dropping the future changes nothing.
     ///
@@ -284,8 +271,7 @@ impl LockGuard {
     /// `run(tokio::spawn(work))` stops only the waiting: the spawned task goes on.
     ///
     /// # Errors
-    /// [`Error::Lost`](crate::Error::Lost) if the lease was lost before `work` ended, and
-    /// [`Error::Invalid`](crate::Error::Invalid) outside of a Tokio runtime.
+    /// [`Error::Lost`](crate::Error::Lost) if the lease was lost before `work` ended.
     ///
     /// # Cancel safety
     /// Dropping the future drops `work`, which must itself be cancel-safe. The lock stays held.
@@ -303,7 +289,7 @@ impl LockGuard {
     /// # Ok(()) }
     /// ```
     pub async fn run<W: Future>(&self, work: W) -> Result<W::Output> {
-        self.client().runtime.check()?;
+        self.client().runtime.check();
         self.check()?;
         unless_lost(self.token().over(), work).await
     }
@@ -317,8 +303,7 @@ impl LockGuard {
     ///   in a quorum [`Error::NoQuorum`](crate::Error::NoQuorum) if no majority did. The lease lasts as long
     ///   as before, and is in doubt.
     /// - [`Error::Refused`](crate::Error::Refused) if the server refuses this client.
-    /// - [`Error::Invalid`](crate::Error::Invalid) if the lock has [`renew(false)`](crate::Lock::renew), and
-    ///   outside of a Tokio runtime.
+    /// - [`Error::Invalid`](crate::Error::Invalid) if the lock has [`renew(false)`](crate::Lock::renew).
     ///
     /// # Cancel safety
     /// Dropping the future changes nothing, except that the lease may have been renewed.
@@ -337,7 +322,7 @@ impl LockGuard {
     #[doc(alias = "refresh")]
     pub async fn renew(&self) -> Result<Lease> {
         let runtime = &self.client().runtime;
-        runtime.check()?;
+        runtime.check();
         self.check()?;
         let renewed = pin!(async {
             match &self.kept {

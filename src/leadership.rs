@@ -89,12 +89,6 @@ pub struct Leadership {
 
 impl Leadership {
     /// Returns the name, as it was given to [`LockManager::leadership`].
-    ///
-    /// # Examples
-    /// ```
-    /// let locks = fairlock::LockManager::in_memory();
-    /// assert_eq!(locks.leadership("scheduler").name(), "scheduler");
-    /// ```
     pub fn name(&self) -> &str {
         self.lock.name()
     }

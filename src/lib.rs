@@ -81,7 +81,6 @@ mod error;
 mod fence;
 mod gate;
 mod guard;
-mod leadership;
 mod lease;
 mod local_queue;
 mod lock;
@@ -101,6 +100,9 @@ mod time;
 // What nothing reads that was built without TLS.
 #[cfg_attr(not(any(feature = "rustls", feature = "native-tls")), allow(dead_code))]
 mod tls;
+
+// Below, since the documentation shows `LockManager::leadership` after the rest then.
+mod leadership;
 
 #[cfg(feature = "redis")]
 pub use credentials::Credentials;

@@ -89,12 +89,6 @@ impl Lock {
     }
 
     /// Returns the name, as it was given to [`LockManager::lock`](crate::LockManager::lock).
-    ///
-    /// # Examples
-    /// ```
-    /// let locks = fairlock::LockManager::in_memory();
-    /// assert_eq!(locks.lock("invoice:42").name(), "invoice:42");
-    /// ```
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -396,7 +390,7 @@ impl Lock {
         }
         let (keys, _) = self.keys()?;
         self.client().check_open()?;
-        self.place().start()?;
+        self.place().start();
         Ok((Arc::clone(keys), terms, turns))
     }
 

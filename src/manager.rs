@@ -2,12 +2,9 @@
 
 mod builder;
 mod connect;
-#[cfg(feature = "redis")]
-mod credentials;
 #[cfg(feature = "diagnose")]
 pub(crate) mod diagnose;
 mod list;
-mod own_thread;
 mod quorum;
 mod stats;
 
@@ -36,6 +33,12 @@ use crate::store::memory::MemoryStore;
 /// A background task (in a quorum one for each server) renews leases, releases the locks of dropped guards,
 /// and sets the client's [label](LockManagerBuilder::label). It lives on the runtime that connected. Once
 /// that runtime is gone, every call fails with [`Error::Closed`](crate::Error::Closed).
+///
+/// # Panics
+/// Calls of a manager, of its locks and of their guards panic if they are polled outside of a Tokio runtime,
+/// as Tokio's timers do. They need none if the manager has a thread of its own
+/// ([`own_thread`](LockManagerBuilder::own_thread)). Dropping a guard or a call works anywhere, and
+/// [`close`](Self::close) waits for nothing outside of a runtime.
 ///
 /// Don't use one manager across a `fork`, nor in two copies of a virtual machine's snapshot: both would have
 /// the same ids.
@@ -173,8 +176,7 @@ impl LockManager {
     /// # Errors
     /// [`Error::Unavailable`](crate::Error::Unavailable) (in a quorum
     /// [`Error::NoQuorum`](crate::Error::NoQuorum)), [`Error::Refused`](crate::Error::Refused) or
-    /// [`Error::Closed`](crate::Error::Closed), and [`Error::Invalid`](crate::Error::Invalid) outside of a
-    /// Tokio runtime.
+    /// [`Error::Closed`](crate::Error::Closed).
     ///
     /// # Cancel safety
     /// Dropping the future changes nothing.
@@ -193,7 +195,7 @@ impl LockManager {
     #[doc(alias = "health")]
     pub async fn ping(&self) -> Result<()> {
         self.place().client().check_open()?;
-        self.place().start()?;
+        self.place().start();
         match self.place() {
             Place::One(shared) => shared.client().store.time().await.map(drop).map_err(Error::from),
             Place::Quorum(quorum) => quorum.ping().await,
@@ -257,16 +259,6 @@ impl LockManager {
     }
 
     /// Returns whether the manager was closed, or the runtime that it lived on is gone.
-    ///
-    /// # Examples
-    /// ```
-    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
-    /// # let locks = fairlock::LockManager::in_memory();
-    /// assert!(!locks.is_closed());
-    /// locks.close().await.ok();
-    /// assert!(locks.is_closed());
-    /// # Ok(()) }
-    /// ```
     pub fn is_closed(&self) -> bool {
         self.place().client().is_closed()
     }

@@ -69,14 +69,6 @@ impl Owner {
     }
 
     /// Returns the id by which the server knows this owner.
-    ///
-    /// # Examples
-    /// ```
-    /// use fairlock::Owner;
-    ///
-    /// let job = Owner::named("job:7");
-    /// assert_eq!(job.as_str().len(), 32); // as `status` shows it
-    /// ```
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -65,7 +65,7 @@ impl Place {
     }
 
     /// Starts the background tasks, on the runtime of the first call.
-    pub(crate) fn start(&self) -> Result<()> {
+    pub(crate) fn start(&self) {
         match self {
             Place::One(shared) => shared.start(),
             Place::Quorum(quorum) => quorum.start(),

@@ -89,8 +89,8 @@ impl QuorumClient {
     }
 
     /// Starts the background tasks of all clients.
-    pub(crate) fn start(&self) -> Result<()> {
-        self.servers.iter().try_for_each(|server| server.start())
+    pub(crate) fn start(&self) {
+        self.servers.iter().for_each(|server| server.start());
     }
 
     fn next_ballot(&self) -> u64 {

@@ -164,7 +164,7 @@ impl Client {
     /// Waits for this, up to the `server_timeout`, and returns whether it came. Outside of a runtime nothing
     /// can be waited for.
     pub(crate) async fn within_server_timeout(&self, awaited: impl Future<Output = ()>) -> bool {
-        if self.runtime.check().is_err() {
+        if self.runtime.is_outside() {
             return false;
         }
         let patience = self.options.server_timeout;

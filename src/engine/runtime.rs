@@ -15,7 +15,7 @@ use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use crate::error::{Error, Invalid, Result, ServerError};
+use crate::error::{Error, Result, ServerError};
 use crate::sync::locked;
 
 /// The runtime on which a client has its timers, connections and tasks.
@@ -43,22 +43,26 @@ impl ClientRuntime {
         }
     }
 
-    /// Fails where a call cannot be polled.
-    pub(crate) fn check(&self) -> Result<()> {
-        match self.has_own_thread {
-            true => Ok(()),
-            false => current().map(drop),
+    /// Panics where a call cannot be polled, as Tokio's timers do.
+    pub(crate) fn check(&self) {
+        if !self.has_own_thread {
+            current();
         }
     }
 
+    /// Whether nothing can be waited for here.
+    pub(crate) fn is_outside(&self) -> bool {
+        !self.has_own_thread && Handle::try_current().is_err()
+    }
+
     /// Returns whether this is the first call. Its runtime is that of the client from then on.
-    pub(super) fn start(&self) -> Result<bool> {
+    pub(super) fn start(&self) -> bool {
         if !self.has_own_thread {
-            let runtime = current()?;
+            let runtime = current();
             // The first one counts.
             let _ = self.handle.set(runtime);
         }
-        Ok(self.is_started.set(()).is_ok())
+        self.is_started.set(()).is_ok()
     }
 
     pub(super) fn is_started(&self) -> bool {
@@ -154,13 +158,12 @@ impl<W: Future + Unpin> Future for Served<'_, W> {
 }
 
 /// The runtime in which this is polled. Timers and connections need one.
-fn current() -> Result<Handle> {
-    Handle::try_current().map_err(|_| {
-        Invalid::new(
+fn current() -> Handle {
+    Handle::try_current().unwrap_or_else(|_| {
+        panic!(
             "this was polled outside of a Tokio runtime: it needs one with timers and I/O, or a manager with \
-             own_thread",
+             own_thread"
         )
-        .into()
     })
 }
 
@@ -180,7 +183,7 @@ impl OwnThread {
         W: Future<Output = Result<T>> + Send + 'static,
     {
         if !wanted {
-            current()?;
+            current();
             return work(None).await;
         }
         let thread = OwnThread::start()?;

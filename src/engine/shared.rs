@@ -6,7 +6,6 @@ use crate::engine::background::Background;
 use crate::engine::client::Client;
 use crate::engine::runtime::OwnThread;
 use crate::engine::waitlist::registry::{LateListener, Waitlists};
-use crate::error::Result;
 use crate::fence::Fence;
 use crate::options::ManagerOptions;
 use crate::store::ids::ClientId;
@@ -79,10 +78,10 @@ impl Shared {
     }
 
     /// Starts the background task at the first call. Every call goes through here.
-    pub(crate) fn start(&self) -> Result<()> {
+    pub(crate) fn start(&self) {
         let runtime = &self.client().runtime;
-        if !runtime.start()? {
-            return Ok(());
+        if !runtime.start() {
+            return;
         }
         let running = Running {
             waitlists: Arc::clone(&self.waitlists),
@@ -97,7 +96,6 @@ impl Shared {
                 never = label_kept => match never {},
             }
         });
-        Ok(())
     }
 }
 

@@ -25,8 +25,6 @@ impl LockGuard {
     ///   background for as long as the lease can last.
     /// - [`Error::Refused`](crate::Error::Refused) if the server refuses this client. The lock is free when
     ///   the lease ends.
-    /// - [`Error::Invalid`](crate::Error::Invalid) outside of a Tokio runtime. The lock is then released in
-    ///   the background.
     ///
     /// # Cancel safety
     /// If the future is dropped midway, the release goes on in the background.
@@ -49,7 +47,7 @@ impl LockGuard {
     #[doc(alias = "unlock")]
     pub async fn release(self) -> Result<()> {
         let client = Arc::clone(self.client());
-        client.runtime.check()?;
+        client.runtime.check();
         let span = tracing::debug_span!(
             "fairlock.release",
             lock.name = self.name(),

@@ -80,10 +80,6 @@ impl HoldToken {
     /// Waits until the hold is over, whatever the network does, and tells how it ended. The future borrows
     /// nothing.
     ///
-    /// # Panics
-    /// If it is polled outside of a Tokio runtime, like Tokio's own timers. Not if the manager has [a thread
-    /// of its own](crate::LockManagerBuilder::own_thread).
-    ///
     /// # Cancel safety
     /// Dropping the future changes nothing.
     ///
@@ -116,8 +112,7 @@ impl HoldToken {
     /// The future can be spawned, so tasks of the holder end with its hold.
     ///
     /// # Errors
-    /// [`Error::Lost`](crate::Error::Lost) if the hold ended before `work` did, also by a release, and
-    /// [`Error::Invalid`](crate::Error::Invalid) outside of a Tokio runtime.
+    /// [`Error::Lost`](crate::Error::Lost) if the hold ended before `work` did, also by a release.
     ///
     /// # Cancel safety
     /// Dropping the future drops `work`, which must itself be cancel-safe. The lock stays held.
@@ -133,7 +128,7 @@ impl HoldToken {
     /// # Ok(()) }
     /// ```
     pub async fn run<W: Future>(self, work: W) -> Result<W::Output> {
-        self.client.runtime.check()?;
+        self.client.runtime.check();
         unless_lost(self.over(), work).await
     }
 }

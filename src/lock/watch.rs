@@ -27,8 +27,7 @@ impl Lock {
     ///
     /// # Errors
     /// An item is an error as of [`status`](Self::status), or [`Error::Invalid`] for an interval out of its
-    /// range. The watch ends after [`Error::Closed`], and after [`Error::Invalid`] inside a Tokio runtime,
-    /// but after no other error.
+    /// range. The watch ends after [`Error::Closed`] and [`Error::Invalid`], but after no other error.
     ///
     /// # Cancel safety
     /// Dropping the stream, or a future that waits for its next item, changes nothing.
@@ -82,11 +81,7 @@ impl Watching {
     /// The next change, and what goes on after it.
     async fn next(mut self) -> (Result<Status>, Option<Watching>) {
         loop {
-            // The watch goes on inside of one.
             let runtime = &self.lock.client().runtime;
-            if let Err(outside) = runtime.check() {
-                return (Err(outside), Some(self));
-            }
             if let Some(due) = self.due {
                 runtime.serves(pin!(async { sleep_until(due).await })).await;
             }

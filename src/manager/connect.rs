@@ -62,7 +62,7 @@ impl LockManagerBuilder {
         let store = Store::open(&url, trust, label, options, None, listener).await?;
         let first = store.first_answer(deadline).await?;
         let shared = Shared::new(late_listener, ClientId::random(), store, settings, &first, thread);
-        shared.start()?;
+        shared.start();
         Ok(LockManager::of(shared))
     }
 

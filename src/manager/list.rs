@@ -156,7 +156,7 @@ impl Search {
     /// The next keys, and where the search goes on.
     async fn next(mut self) -> Result<Option<(Vec<String>, Search)>> {
         self.place.client().check_open()?;
-        self.place.start()?;
+        self.place.start();
         while self.wanted > 0 {
             let Some(client) = self.clients.last() else {
                 let servers = self.place.clients().len();

@@ -252,7 +252,7 @@ impl LockManagerBuilder {
                 Arc::new(shared)
             });
         let quorum = QuorumClient::new(shareds.collect());
-        quorum.start()?;
+        quorum.start();
         Ok(LockManager::of(quorum))
     }
 

@@ -81,7 +81,7 @@ impl Servers {
             Arc::new(shared)
         });
         let quorum = Arc::new(QuorumClient::new(servers.collect()));
-        quorum.start().unwrap();
+        quorum.start();
         let gate = Gate::new(Place::Quorum(Arc::clone(&quorum)));
         let queues = Arc::new(LocalQueues::new(gate));
         Process {

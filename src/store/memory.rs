@@ -47,16 +47,6 @@ pub struct MemoryStore(Arc<Shared>);
 
 impl MemoryStore {
     /// Creates a store without locks. It needs no runtime.
-    ///
-    /// # Examples
-    /// ```
-    /// use fairlock::{LockManager, MemoryStore};
-    ///
-    /// let server = MemoryStore::new();
-    /// let locks = LockManager::builder().in_memory(&server)?;
-    /// # let _ = locks;
-    /// # Ok::<(), fairlock::Error>(())
-    /// ```
     pub fn new() -> MemoryStore {
         MemoryStore::default()
     }

@@ -116,7 +116,7 @@ pub(crate) fn client_with(
     let first = scripted.time().now_or_never().unwrap().unwrap();
     let seen = Store::Double(Arc::<Scripted>::clone(&scripted));
     let shared = Shared::new(late_listener, ClientId::random(), seen, options, &first, None);
-    shared.start().expect("a runtime");
+    shared.start();
     (LockManager::of(shared), scripted)
 }
 

@@ -1,12 +1,12 @@
 //! Calls that are dropped halfway leave nothing behind, and hold up no other caller.
 
-use std::fmt::Debug;
 use std::future::poll_fn;
+use std::panic::AssertUnwindSafe;
 use std::task::Poll;
 use std::time::Duration;
 
 use fairlock::spin::SpinLock;
-use fairlock::{Error, Lock, LockManager, Result};
+use fairlock::{Lock, LockManager};
 use fairlock_testkit::eventually;
 use futures_util::FutureExt;
 use tokio::task::{JoinSet, yield_now};
@@ -75,7 +75,7 @@ on_each_backend_in_parallel! {
     waits_dropped_at_the_moment_of_a_release_leave_the_lock_to_others,
     a_guard_dropped_outside_a_runtime_is_released,
     a_wait_dropped_outside_a_runtime_leaves_nothing,
-    a_call_polled_outside_a_runtime_is_refused_and_leaves_nothing,
+    a_call_polled_outside_a_runtime_panics_and_leaves_nothing,
     a_manager_closed_outside_a_runtime_is_closed_without_a_wait,
 }
 
@@ -425,31 +425,34 @@ async fn a_wait_dropped_outside_a_runtime_leaves_nothing(backend: Backend) {
     std::thread::spawn(move || drop(there)).join().unwrap();
 }
 
-/// The result of a call at its first poll.
-fn refused<T: Debug>(call: impl Future<Output = Result<T>>) -> bool {
-    matches!(call.now_or_never(), Some(Err(Error::Invalid(_))))
+/// Whether a call panics at its first poll.
+fn panics<T>(call: impl Future<Output = T>) -> bool {
+    std::panic::catch_unwind(AssertUnwindSafe(|| call.now_or_never())).is_err()
 }
 
 /// Race: A call is polled outside of a runtime.
-async fn a_call_polled_outside_a_runtime_is_refused_and_leaves_nothing(backend: Backend) {
+async fn a_call_polled_outside_a_runtime_panics_and_leaves_nothing(backend: Backend) {
     let locks = backend.client().await;
     let guard = locks.lock("a").acquire().await.unwrap();
     let there = locks.clone();
     let outside = std::thread::spawn(move || {
         let lock = there.lock("b");
-        assert!(refused(lock.acquire()));
-        assert!(refused(lock.acquire_timeout(SOON)));
-        assert!(refused(lock.try_acquire()));
-        assert!(refused(lock.status()));
-        assert!(refused(lock.force_release(guard.fence())));
-        assert!(refused(lock.with(async |_| ())));
-        assert!(refused(there.ping()));
-        assert!(refused(SpinLock::new(&there, "b").try_lock(SOON, SOON)));
-        assert!(refused(SpinLock::new(&there, "b").unlock()));
-        assert!(refused(guard.run(async {})));
-        assert!(refused(guard.renew()));
+        assert!(panics(lock.acquire()));
+        assert!(panics(lock.acquire_timeout(SOON)));
+        assert!(panics(lock.try_acquire()));
+        assert!(panics(lock.status()));
+        assert!(panics(lock.force_release(guard.fence())));
+        assert!(panics(lock.with(async |_| ())));
+        assert!(panics(there.ping()));
+        assert!(panics(SpinLock::new(&there, "b").try_lock(SOON, SOON)));
+        assert!(panics(SpinLock::new(&there, "b").unlock()));
+        assert!(panics(guard.run(async {})));
+        assert!(panics(guard.renew()));
+        assert!(panics(guard.token().run(async {})));
+        assert!(panics(there.leadership("b").run(async |_| ())));
+        assert!(panics(lock.watch(SOON).next()));
         assert!(guard.check().is_ok());
-        assert!(refused(guard.release()));
+        assert!(panics(guard.release()));
     });
     outside.join().unwrap();
     assert_free(&locks, "a").await;

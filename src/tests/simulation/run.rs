@@ -180,7 +180,7 @@ impl World {
                 &first,
                 None,
             );
-            shared.start().expect("a runtime");
+            shared.start();
             LockManager::of(shared)
         });
         Peer {
