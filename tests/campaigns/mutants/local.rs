@@ -30,7 +30,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("what is still held is named with the fence of its turn", SHARED, "hold.last_fence()", "hold.fence()", LOCAL),
     edit("in memory, too, a hold that ran out may have used all of its fences", MEMORY_LOCK,
         "self.owner.as_ref().map_or(0, |_| RESERVED)", "0", &["--lib store::memory::tests"]),
-    edit("those that wait are callers", "src/lock.rs", "            let _permit = self.place().count_caller()?;\n", "", LOCAL),
+    edit("those that wait are callers", "src/lock/asking.rs", "        let _permit = lock.place().count_caller()?;\n", "", LOCAL),
     edit("a wait in the local queue ends at its bound", LOCAL_QUEUE, "            () = self.place().bound(&tenure.hold, began, until) => {}\n", "            () = self.place().bound(&tenure.hold, began, until), if false => {}\n", LOCAL),
     edit("a try makes no call while the lock is wanted here", LOCAL_QUEUE,
         "if let Some(busy) = self.busy(&tenure) {", "if let Some(busy) = self.busy::<Turn>(&tenure).filter(|_| false) {", LOCAL),
