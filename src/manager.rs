@@ -211,7 +211,7 @@ impl LockManager {
     /// # let locks = fairlock::LockManager::in_memory();
     /// let guard = locks.lock("invoice:42").acquire().await?;
     /// let stats = locks.stats();
-    /// println!("{} held, {} waiting, {} lost so far", stats.held, stats.waiting, stats.lost);
+    /// println!("{} held, {} waiting, {} acquired so far", stats.held, stats.waiting, stats.acquired);
     /// # Ok(()) }
     /// ```
     #[doc(alias = "metrics")]

@@ -70,7 +70,7 @@ impl QuorumClient {
         let clocks = servers.iter().map(|server| Arc::clone(&server.client().clocks));
         QuorumClient {
             clocks: Arc::new(QuorumClocks::new(clocks.collect())),
-            counters: Counters::new(servers[0].client().store.clock()),
+            counters: Counters::of_quorum(servers[0].client().store.clock()),
             servers,
             last_ticket: AtomicU64::new(0),
             last_ballot: AtomicU64::new(0),

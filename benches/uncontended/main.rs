@@ -194,8 +194,8 @@ async fn ways(url: String) -> Outcome<()> {
     .await?;
     let stats = locks.stats();
     println!(
-        "of {} acquires, {} were granted at once",
-        stats.acquired, stats.acquired_at_once
+        "of {} acquires, {} waited for the holder before",
+        stats.acquired, stats.handed_over
     );
     let pairs = [
         Pair::Lock(own_thread.lock("own")),

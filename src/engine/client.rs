@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::engine::counters::{Counters, count};
+use crate::engine::counters::Counters;
 use crate::engine::pending_calls::PendingCall;
 use crate::engine::presence::Presence;
 use crate::engine::runtime::{ClientRuntime, OwnThread};
@@ -87,16 +87,13 @@ impl Client {
                 reply: Acquired::ExpiredCall,
                 at,
                 ..
-            }) => {
-                count(&self.counters.late);
-                Err(if pending.is_late_for_its_caller(&at) {
-                    Failure::GivenUp
-                } else {
-                    Failure::NotExecuted(ServerError::new(format!(
-                        "the call came to the server more than {NOT_AFTER:?} after it was sent"
-                    )))
-                })
-            }
+            }) => Err(if pending.is_late_for_its_caller(&at) {
+                Failure::GivenUp
+            } else {
+                Failure::NotExecuted(ServerError::new(format!(
+                    "the call came to the server more than {NOT_AFTER:?} after it was sent"
+                )))
+            }),
             answer => answer,
         };
         let over = answer.as_ref().map(|answer| answer.at.received);
@@ -245,7 +242,6 @@ mod tests {
         let client = client();
         let answer = expired(&client, GivesUp::Unknown).await;
         assert!(matches!(answer, Err(Failure::NotExecuted(_))), "{answer:?}");
-        assert_eq!(client.counters.late.load(Ordering::Relaxed), 1);
     }
 
     /// It does not show that the server is slow.

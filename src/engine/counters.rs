@@ -17,7 +17,6 @@ use crate::time::clock::{Clock, LocalTime};
 pub(crate) struct Counters {
     pub(crate) metrics: Metrics,
     clock: Clock,
-    pub(crate) acquire_started: AtomicU64,
     /// By [`Outcome::index`].
     outcomes: [AtomicU64; Outcome::COUNT],
     /// Nanoseconds.
@@ -27,19 +26,12 @@ pub(crate) struct Counters {
     /// Nanoseconds.
     held_for: AtomicU64,
     pub(crate) renewals: AtomicU64,
-    /// `u64::MAX` less the nanoseconds, so that 0 means that there is none.
-    least_margin: AtomicU64,
     pub(crate) reconnects: AtomicU64,
-    pub(crate) missed_turns: AtomicU64,
-    pub(crate) late: AtomicU64,
-    /// In a quorum: votes whose fences were raised, that were given up for other requests, and that holds
-    /// got later or again.
-    pub(crate) raised: AtomicU64,
-    pub(crate) yielded: AtomicU64,
-    pub(crate) repaired: AtomicU64,
+    /// By [`Correction`].
+    corrections: [AtomicU64; Correction::COUNT],
 }
 
-pub(crate) fn count(counter: &AtomicU64) {
+fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
@@ -70,13 +62,13 @@ pub(crate) enum Outcome {
     /// Its future was dropped.
     Cancelled,
     QueueFull,
-    NotReplicated,
+    /// No server has answered, no majority, or too few replicas.
     Unavailable,
     Failed,
 }
 
 impl Outcome {
-    pub(super) const COUNT: usize = 11;
+    pub(super) const COUNT: usize = 10;
 
     pub(super) const fn index(self) -> usize {
         match self {
@@ -85,9 +77,8 @@ impl Outcome {
             Outcome::Busy => 5,
             Outcome::Cancelled => 6,
             Outcome::QueueFull => 7,
-            Outcome::NotReplicated => 8,
-            Outcome::Unavailable => 9,
-            Outcome::Failed => 10,
+            Outcome::Unavailable => 8,
+            Outcome::Failed => 9,
         }
     }
 
@@ -95,8 +86,9 @@ impl Outcome {
         match error {
             Error::Timeout { .. } => Outcome::Timeout,
             Error::QueueFull { .. } => Outcome::QueueFull,
-            Error::NotReplicated { .. } => Outcome::NotReplicated,
-            Error::Unavailable(_) | Error::NoQuorum { .. } => Outcome::Unavailable,
+            Error::Unavailable(_) | Error::NoQuorum { .. } | Error::NotReplicated { .. } => {
+                Outcome::Unavailable
+            }
             _ => Outcome::Failed,
         }
     }
@@ -126,24 +118,42 @@ impl End {
     }
 }
 
+/// What a quorum does to a vote, beyond the usual.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Correction {
+    /// Its fence was raised to that of the others.
+    Raised,
+    /// It was given up for another request.
+    Yielded,
+    /// A hold got it later than at its beginning, or again.
+    Repaired,
+}
+
+impl Correction {
+    pub(super) const COUNT: usize = 3;
+}
+
 impl Counters {
     pub(crate) fn new(clock: Clock) -> Counters {
+        Counters::with(Metrics::default(), clock)
+    }
+
+    /// Those of a quorum, beside those of its clients.
+    pub(crate) fn of_quorum(clock: Clock) -> Counters {
+        Counters::with(Metrics::of_quorum(), clock)
+    }
+
+    fn with(metrics: Metrics, clock: Clock) -> Counters {
         Counters {
-            metrics: Metrics::default(),
+            metrics,
             clock,
-            acquire_started: AtomicU64::default(),
             outcomes: Default::default(),
             waited: AtomicU64::default(),
             ends: Default::default(),
             held_for: AtomicU64::default(),
             renewals: AtomicU64::default(),
-            least_margin: AtomicU64::default(),
             reconnects: AtomicU64::default(),
-            missed_turns: AtomicU64::default(),
-            late: AtomicU64::default(),
-            raised: AtomicU64::default(),
-            yielded: AtomicU64::default(),
-            repaired: AtomicU64::default(),
+            corrections: Default::default(),
         }
     }
 
@@ -163,9 +173,9 @@ impl Counters {
         Duration::from_nanos(read(&self.held_for))
     }
 
-    pub(crate) fn least_margin(&self) -> Option<Duration> {
-        let greatest = read(&self.least_margin);
-        (greatest > 0).then(|| Duration::from_nanos(u64::MAX - greatest))
+    #[cfg(test)]
+    pub(crate) fn corrections(&self, correction: Correction) -> u64 {
+        read(&self.corrections[correction as usize])
     }
 
     /// A call that began then waits for a lock of this group. It counts as a waiter until it ends.
@@ -186,7 +196,6 @@ impl Counters {
     }
 
     fn ask(&self, group: &Group, timer: Option<Timer>, waits: bool) -> Ask<'_> {
-        count(&self.acquire_started);
         Ask {
             counters: self,
             group: group.clone(),
@@ -200,16 +209,14 @@ impl Counters {
     pub(crate) fn renewed(&self, group: &Group, margin: Option<Duration>) {
         count(&self.renewals);
         if let Some(margin) = margin {
-            let left = u64::MAX - nanos(margin);
-            self.least_margin.fetch_max(left, Ordering::Relaxed);
             group.margin(margin);
         }
     }
 
-    /// A request had to queue again.
-    pub(crate) fn missed_turn(&self, group: &Group) {
-        count(&self.missed_turns);
-        group.missed_turn();
+    /// This was done to a vote for a lock of this group.
+    pub(crate) fn corrected(&self, group: &Group, correction: Correction) {
+        count(&self.corrections[correction as usize]);
+        group.corrected(correction);
     }
 
     /// There is another connection in the place of one that was lost.

@@ -1,6 +1,6 @@
 //! Metrics, for the recorder that the application installs for the crate `metrics`. Only
-//! [`counters`](super::counters) and the client's calls use this. Without the feature `metrics`, everything
-//! here is empty, and compiles to nothing.
+//! [`counters`](super::counters), the client's calls and its waitlists use this. Without the feature
+//! `metrics`, everything here is empty, and compiles to nothing.
 
 #[cfg(not(feature = "metrics"))]
 mod nothing;

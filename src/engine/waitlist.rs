@@ -624,7 +624,7 @@ impl Waitlist {
             progress = Progress::Queued;
             waiter.wait.ticket = contended.ticket;
             if std::mem::replace(&mut waiter.was_queued, true) && contended.enqueued {
-                self.client.counters.missed_turn(&waiter.wait.group);
+                waiter.wait.group.missed_turn();
             }
         }
         // Even if the request has left: the call may have been the poll of all waiters.

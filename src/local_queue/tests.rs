@@ -353,7 +353,8 @@ async fn the_guard_of_a_turn_behaves_as_any_other() {
     assert!(second.as_mut().now_or_never().is_none());
     drop(guard);
     assert_eq!(second.await, HoldEnd::Released);
-    assert_eq!(process.locks.stats().released_by_drop, 1);
+    let counters = process.locks.place().counters();
+    assert_eq!(counters.holds_ended(End::Dropped), 1);
 
     // The last turn is released to the server.
     let guard = turn(&mut waiters).await;

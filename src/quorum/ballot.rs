@@ -33,7 +33,7 @@ use super::QuorumClient;
 use super::answers::{next_until, no_majority, stragglers_until};
 use super::votes::{Majority, Votes};
 use crate::engine::acquire::{AcquireParams, Arrival, Attempt, Tried, VoteParams, try_acquire};
-use crate::engine::counters::count;
+use crate::engine::counters::Correction;
 use crate::engine::floor::Floor;
 use crate::engine::hold::Hold;
 use crate::engine::hold::owned::OwnedHold;
@@ -465,8 +465,12 @@ impl Ballot {
                 look_after, look_at, ..
             } => (*look_after, *look_at) = (FIRST_LOOK, None),
             Phase::Decided { .. } => {}
-            Phase::Keeping => count(&self.quorum.counters.repaired),
+            Phase::Keeping => self.corrected(Correction::Repaired),
         }
+    }
+
+    fn corrected(&self, correction: Correction) {
+        self.quorum.counters.corrected(&self.params.group, correction);
     }
 
     /// Stops counting a vote, and asks for it again.
@@ -607,7 +611,7 @@ impl Ballot {
             return;
         }
         if hold.fence() < floor {
-            count(&self.quorum.counters.raised);
+            self.corrected(Correction::Raised);
         }
         let background = Arc::clone(self.quorum.servers[server].background());
         let ((until, ticket), arrived) = (self.bound_and_ticket(), self.arrived);
@@ -645,7 +649,7 @@ impl Ballot {
         self.seats[server].is_looking = false;
         match earlier {
             Ok(true) if self.votes.are_too_few() => {
-                count(&self.quorum.counters.yielded);
+                self.corrected(Correction::Yielded);
                 self.begin_again(server);
                 Ok(())
             }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use fairlock::{Error, LockManager, Owner};
+use fairlock::{Error, LockManager, MemoryStore, Owner, Quorum};
 use fairlock_testkit::{Server, eventually};
 use metrics_exporter_prometheus::PrometheusBuilder;
 use serde_json::Value;
@@ -99,10 +99,12 @@ async fn use_locks(locks: &LockManager) {
     drop(locks.lock("expired").acquire().await.unwrap());
     limited.lost().await;
     expired.lost().await;
-    eventually("both are lost", SOON, async || locks.stats().lost == 3).await;
+    let both = async || (locks.stats().lost_expired, locks.stats().lost_max_hold) == (1, 1);
+    eventually("both are lost", SOON, both).await;
     // A renewal, and an error.
     let renewed = locks.lock("renewed").lease(short).acquire().await.unwrap();
-    eventually("renewed", SOON, async || locks.stats().least_margin.is_some()).await;
+    let before = locks.stats().renewals;
+    eventually("renewed", SOON, async || locks.stats().renewals > before + 1).await;
     drop(renewed);
     let full = locks.lock("full").owner(&Owner::new());
     let mut holds = Vec::new();
@@ -110,6 +112,14 @@ async fn use_locks(locks: &LockManager) {
         holds.push(full.acquire().await.unwrap());
     }
     assert!(matches!(full.acquire().await, Err(Error::TooManyHolds)));
+}
+
+/// Uses a lock of a quorum. What it emits on servers is no different.
+async fn use_a_quorum() {
+    let servers = [(); 3].map(|()| MemoryStore::new());
+    let quorum = Quorum::in_memory(&servers);
+    let locks = LockManager::builder().connect_quorum(quorum).await.unwrap();
+    drop(locks.lock("invoice:42").acquire().await.unwrap());
 }
 
 /// What locks on a server emit, or those in memory.
@@ -125,6 +135,7 @@ fn emitted(on_a_server: bool) -> Metrics {
             .build()
             .unwrap();
         runtime.block_on(async {
+            use_a_quorum().await;
             if !on_a_server {
                 return use_locks(&LockManager::in_memory()).await;
             }

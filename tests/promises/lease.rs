@@ -286,7 +286,7 @@ async fn loss_is_reported_at_the_next_renewal(backend: Backend) {
     let took = start.elapsed();
     assert_eq!(lost, HoldEnd::Taken);
     assert!(took < lease / 3 + backend.slack(), "{took:?}");
-    let counted = async || (here.stats().lost, here.stats().held) == (1, 0);
+    let counted = async || (here.stats().lost_taken, here.stats().held) == (1, 0);
     eventually("counted", backend.slack(), counted).await;
 }
 
@@ -449,6 +449,6 @@ mod on_a_real_server {
         })
         .await;
         guard.release().await.unwrap();
-        assert_eq!(locks.stats().lost, 0);
+        assert_eq!((locks.stats().lost_expired, locks.stats().lost_taken), (0, 0));
     }
 }

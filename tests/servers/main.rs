@@ -16,3 +16,9 @@ mod quorum;
 mod replicas;
 mod security;
 mod unfit;
+
+/// How many holds of this client were lost.
+fn lost(locks: &fairlock::LockManager) -> u64 {
+    let stats = locks.stats();
+    stats.lost_expired + stats.lost_taken + stats.lost_max_hold
+}

@@ -6,10 +6,14 @@ mod restarts;
 mod seen;
 mod settings;
 
+#[cfg(feature = "metrics")]
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use fairlock::{LockManager, LockManagerBuilder, Quorum};
 use fairlock_testkit::{Server, eventually};
+#[cfg(feature = "metrics")]
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 
 /// How long anything may take on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -69,4 +73,14 @@ async fn left(servers: &[Server]) -> Vec<String> {
         }
     }
     left
+}
+
+/// How many votes for locks of this group were corrected in this way, by all clients. Only what is first used
+/// after the first call counts, so each test that counts calls this before.
+#[cfg(feature = "metrics")]
+fn corrected(group: &str, correction: &str) -> f64 {
+    static RECORDER: OnceLock<PrometheusHandle> = OnceLock::new();
+    let recorder = RECORDER.get_or_init(|| PrometheusBuilder::new().install_recorder().unwrap());
+    let labels = [("group", group), ("correction", correction)];
+    fairlock_testkit::sum_of(&recorder.render(), "fairlock_votes_corrected_total", &labels)
 }

@@ -13,7 +13,7 @@ use ::metrics::{
 };
 use dashmap::DashMap;
 
-use crate::engine::counters::{End, How, Outcome};
+use crate::engine::counters::{Correction, End, How, Outcome};
 use crate::error::HoldEnd;
 use crate::store::{CallKind, Failure};
 use crate::time::clock::{Clock, LocalTime};
@@ -25,6 +25,7 @@ const HELD: &str = "fairlock_held";
 const LEASE_LOST: &str = "fairlock_lease_lost_total";
 const LEASE_MARGIN: &str = "fairlock_lease_margin_seconds";
 const TURNS_MISSED: &str = "fairlock_turns_missed_total";
+const VOTES_CORRECTED: &str = "fairlock_votes_corrected_total";
 const CALL_DURATION: &str = "fairlock_server_call_duration_seconds";
 const RECONNECTS: &str = "fairlock_reconnects_total";
 const RELEASES_PENDING: &str = "fairlock_releases_pending";
@@ -55,6 +56,11 @@ fn describe() {
         Unit::Count,
         "Times that a request lost its place in the queue."
     );
+    describe_counter!(
+        VOTES_CORRECTED,
+        Unit::Count,
+        "Votes of a quorum that were raised, yielded or repaired."
+    );
     describe_histogram!(CALL_DURATION, seconds, "How long calls to the server took.");
     describe_counter!(
         RECONNECTS,
@@ -72,6 +78,7 @@ fn describe() {
 #[derive(Debug, Default)]
 pub(crate) struct Metrics {
     described: OnceLock<()>,
+    is_of_quorum: bool,
     groups: DashMap<SharedString, Group>,
     /// By kind, and by [`outcome_of`].
     calls: [[OnceLock<Histogram>; CALL_OUTCOMES.len()]; OPERATIONS.len()],
@@ -94,6 +101,13 @@ fn outcome_of(answer: Result<LocalTime, &Failure>) -> Option<usize> {
 }
 
 impl Metrics {
+    pub(crate) fn of_quorum() -> Metrics {
+        Metrics {
+            is_of_quorum: true,
+            ..Metrics::default()
+        }
+    }
+
     /// The group of the lock with this name. By default it is the name up to its first colon.
     pub(crate) fn group(&self, lock: &str, group: Option<&Arc<str>>) -> Group {
         let name = group.map_or(group_of(lock), |group| &**group);
@@ -107,7 +121,7 @@ impl Metrics {
             OTHER_GROUPS
         };
         let name = SharedString::from_owned(name.to_owned());
-        let make = || Group(Some(Arc::new(Handles::new(&name))));
+        let make = || Group(Some(Arc::new(Handles::new(&name, self.is_of_quorum))));
         self.groups.entry(name.clone()).or_insert_with(make).clone()
     }
 
@@ -201,13 +215,16 @@ struct Handles {
     max_hold: Counter,
     margin: OnceLock<Histogram>,
     missed_turns: Counter,
+    /// By [`Correction`]. Only a quorum has them.
+    corrections: Option<[Counter; Correction::COUNT]>,
 }
 
 impl Handles {
     /// Counters begin at 0 now. A rule that asks for an increase would not see a first event that comes with
     /// its time series.
-    fn new(group: &SharedString) -> Handles {
+    fn new(group: &SharedString, is_of_quorum: bool) -> Handles {
         let lost = |reason| counter!(LEASE_LOST, "group" => group.clone(), "reason" => reason);
+        let corrected = |what| counter!(VOTES_CORRECTED, "group" => group.clone(), "correction" => what);
         Handles {
             waiters: gauge!(WAITERS, "group" => group.clone()),
             held: gauge!(HELD, "group" => group.clone()),
@@ -218,6 +235,7 @@ impl Handles {
             max_hold: lost("max_hold"),
             margin: OnceLock::new(),
             missed_turns: counter!(TURNS_MISSED, "group" => group.clone()),
+            corrections: is_of_quorum.then(|| ["raised", "yielded", "repaired"].map(corrected)),
             group: group.clone(),
         }
     }
@@ -255,7 +273,7 @@ impl Group {
                 Outcome::Busy => ("busy", "none"),
                 Outcome::Cancelled => ("cancelled", "none"),
                 Outcome::Unavailable => ("unavailable", "none"),
-                Outcome::QueueFull | Outcome::NotReplicated | Outcome::Failed => ("error", "none"),
+                Outcome::QueueFull | Outcome::Failed => ("error", "none"),
             };
             let group = handles.group.clone();
             histogram!(ACQUIRE_DURATION, "group" => group, "outcome" => outcome, "how" => how)
@@ -306,6 +324,14 @@ impl Group {
     pub(crate) fn missed_turn(&self) {
         if let Some(handles) = &self.0 {
             handles.missed_turns.increment(1);
+        }
+    }
+
+    /// This was done to a vote of a quorum.
+    pub(crate) fn corrected(&self, correction: Correction) {
+        let corrections = self.0.as_ref().and_then(|handles| handles.corrections.as_ref());
+        if let Some(corrections) = corrections {
+            corrections[correction as usize].increment(1);
         }
     }
 }

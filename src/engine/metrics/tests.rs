@@ -4,17 +4,27 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use tokio::time::{sleep, timeout};
 
 use super::recorded::group_of;
+use crate::engine::counters::{Correction, Counters, End, How, Outcome};
+use crate::tests::scripted_store;
 use crate::{LockManager, MemoryStore, Quorum, Stats};
+
+const SECOND: Duration = Duration::from_secs(1);
+/// The default.
+const LEASE: Duration = Duration::from_secs(30);
 
 /// Runs `work` on one thread and a paused clock, with a recorder of its own.
 fn recorded(work: impl AsyncFnOnce(&PrometheusHandle)) {
-    let recorder = PrometheusBuilder::new().build_recorder();
+    let margins = Matcher::Full(MARGIN.to_owned());
+    let recorder = PrometheusBuilder::new()
+        .set_buckets_for_metric(margins, &[10.0, 15.0, 20.0])
+        .unwrap()
+        .build_recorder();
     let handle = recorder.handle();
     ::metrics::with_local_recorder(&recorder, || {
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -43,6 +53,13 @@ fn sum(handle: &PrometheusHandle, name: &str, with: &str) -> f64 {
     with.map(|(_, value)| *value).sum()
 }
 
+const MARGIN: &str = "fairlock_lease_margin_seconds";
+
+/// How many margins were up to 10 s, up to 15 s, up to 20 s, and at all.
+fn margins(handle: &PrometheusHandle) -> [f64; 4] {
+    ["10", "15", "20", "+Inf"].map(|le| sum(handle, &format!("{MARGIN}_bucket"), &format!("le=\"{le}\"")))
+}
+
 /// A client of each kind.
 fn clients() -> Vec<LockManager> {
     let servers = [(); 3].map(|()| MemoryStore::new());
@@ -58,11 +75,14 @@ fn clients() -> Vec<LockManager> {
     ]
 }
 
+/// How many calls each task makes.
+const CALLS: u32 = 60;
+
 /// Callers that try, wait, give up, drop their futures at any point, and hold a lock until its release, its
 /// drop, its loss or its end by itself.
 async fn contend(locks: LockManager, seed: u64) {
     let mut random = SmallRng::seed_from_u64(seed);
-    for _ in 0..60 {
+    for _ in 0..CALLS {
         let lock = locks.lock(format!("group{}:{}", seed % 2, random.random_range(0..2)));
         let lock = match random.random_range(0..6) {
             0 => lock.lease(Duration::from_millis(150)).renew(false),
@@ -98,11 +118,18 @@ fn total(clients: &[LockManager], count: impl Fn(&Stats) -> u64) -> f64 {
     clients.iter().map(|locks| count(&locks.stats()) as f64).sum()
 }
 
+/// The same for what is counted, and is no part of the `Stats`.
+fn total_of(clients: &[LockManager], count: impl Fn(&Counters) -> u64) -> f64 {
+    let counts = clients.iter().map(|locks| count(locks.place().counters()) as f64);
+    counts.sum()
+}
+
 #[test]
 fn gauges_return_to_zero_and_counts_agree_whatever_callers_do() {
     recorded(async |handle| {
         let clients = clients();
-        let tasks = (0..24).zip(clients.iter().cycle());
+        const TASKS: u32 = 24;
+        let tasks = (0..u64::from(TASKS)).zip(clients.iter().cycle());
         let tasks = tasks.map(|(seed, locks)| contend(locks.clone(), seed));
         futures_util::future::join_all(tasks).await;
         // The withdrawals of the last calls wait until these can run no more.
@@ -116,10 +143,13 @@ fn gauges_return_to_zero_and_counts_agree_whatever_callers_do() {
             );
         }
         let acquires = |with: &str| sum(handle, "fairlock_acquire_duration_seconds_count", with);
-        assert_eq!(acquires(""), total(&clients, |stats| stats.acquire_started));
+        assert_eq!(acquires(""), f64::from(TASKS * CALLS), "each call has ended once");
         for (with, count) in [
             ("outcome=\"acquired\"", total(&clients, |stats| stats.acquired)),
-            ("how=\"free\"", total(&clients, |stats| stats.acquired_at_once)),
+            (
+                "how=\"free\"",
+                total_of(&clients, |counters| counters.ended(Outcome::Acquired(How::Free))),
+            ),
             ("how=\"handed_over\"", total(&clients, |stats| stats.handed_over)),
             (
                 "how=\"local_handoff\"",
@@ -140,9 +170,10 @@ fn gauges_return_to_zero_and_counts_agree_whatever_callers_do() {
         );
         assert_eq!(
             holds("end=\"dropped\""),
-            total(&clients, |stats| stats.released_by_drop)
+            total_of(&clients, |counters| counters.holds_ended(End::Dropped))
         );
-        assert_eq!(holds("end=\"lost\""), total(&clients, |stats| stats.lost));
+        let any_reason = |stats: &Stats| stats.lost_expired + stats.lost_taken + stats.lost_max_hold;
+        assert_eq!(holds("end=\"lost\""), total(&clients, any_reason));
         let lost = |with: &str| sum(handle, "fairlock_lease_lost_total", with);
         for (reason, count) in [
             ("expired", total(&clients, |stats| stats.lost_expired)),
@@ -152,6 +183,28 @@ fn gauges_return_to_zero_and_counts_agree_whatever_callers_do() {
             assert_eq!(lost(reason), count, "{reason}");
             assert!(count > 0.0, "{reason} never happened");
         }
+        let corrected = |with: &str| sum(handle, "fairlock_votes_corrected_total", with);
+        for (with, correction) in [
+            ("correction=\"raised\"", Correction::Raised),
+            ("correction=\"yielded\"", Correction::Yielded),
+            ("correction=\"repaired\"", Correction::Repaired),
+        ] {
+            let count = total_of(&clients, |counters| counters.corrections(correction));
+            assert_eq!(corrected(with), count, "{with}");
+        }
+    });
+}
+
+#[test]
+fn counters_of_a_group_begin_at_zero_and_those_of_votes_only_in_a_quorum() {
+    recorded(async |handle| {
+        let votes = || samples(handle, "fairlock_votes_corrected_total");
+        let [one, _, quorum] = clients().try_into().unwrap();
+        drop(one.lock("a").acquire().await.unwrap());
+        assert!(votes().is_empty());
+        drop(quorum.lock("a").acquire().await.unwrap());
+        assert_eq!(votes().into_values().collect::<Vec<_>>(), [0.0; 3]);
+        assert_eq!(sum(handle, "fairlock_turns_missed_total", "\"a\""), 0.0);
     });
 }
 
@@ -198,27 +251,63 @@ fn names_without_a_colon_make_a_bounded_number_of_groups() {
 }
 
 #[test]
-fn margins_and_missed_turns_are_those_of_the_counters() {
-    use crate::tests::scripted_store;
+fn margins_are_those_of_whole_leases() {
+    recorded(async |handle| {
+        let [locks, _, quorum] = clients().try_into().unwrap();
+        let mut before = 0.0;
+        for locks in [&locks, &quorum] {
+            let guard = locks.lock("a").acquire().await.unwrap();
+            sleep(2 * LEASE).await;
+            // A renewal is due after a third of the lease.
+            let [_, half, two_thirds, all] = margins(handle);
+            assert_eq!((half, two_thirds), (0.0, all));
+            assert!(all > before);
+            before = all;
+            guard.release().await.unwrap();
+        }
+        // A claim renews a claim window, of which less is left.
+        let guard = locks.lock("a").acquire().await.unwrap();
+        let waiter = tokio::spawn(locks.lock("a").acquire());
+        sleep(SECOND).await;
+        let renewals = locks.stats().renewals;
+        guard.release().await.unwrap();
+        let _claimed = waiter.await.unwrap().unwrap();
+        sleep(2 * SECOND).await;
+        assert_eq!(locks.stats().renewals, renewals + 1);
+        assert_eq!(margins(handle), [0.0, 0.0, before, before]);
+    });
+}
 
+#[test]
+fn late_renewal_shows_in_its_margin() {
+    recorded(async |handle| {
+        let (locks, seen) = scripted_store::client(&MemoryStore::new(), &[]);
+        let _guard = locks.lock("a").acquire().await.unwrap();
+        // The first renewal is due after a third of the lease, and fails. The next one is after a third of
+        // the rest.
+        sleep(LEASE / 3 - SECOND).await;
+        seen.lose_calls(1);
+        sleep(LEASE / 3).await;
+        assert_eq!(margins(handle), [0.0, 1.0, 1.0, 1.0]);
+    });
+}
+
+/// Its subscription is never confirmed, so the release passes it over, and another client has the lock.
+#[test]
+fn request_that_was_passed_over_has_missed_its_turn() {
     recorded(async |handle| {
         let store = MemoryStore::new();
         let (others, _) = scripted_store::client(&store, &[]);
         let (deaf, seen) = scripted_store::client(&store, &[]);
-        let guard = others.lock("a").acquire().await.unwrap();
-        sleep(Duration::from_secs(11)).await;
-        let margin = |what: &str| samples(handle, &format!("fairlock_lease_margin_seconds_{what}"));
-        assert_eq!(margin("count").values().sum::<f64>(), 1.0);
-        let seconds = margin("sum").values().sum::<f64>();
-        assert_eq!(others.stats().least_margin.unwrap().as_secs_f64(), seconds);
-
+        let missed = || sum(handle, "fairlock_turns_missed_total", "\"a\"");
         seen.swallow_subscriptions();
+        let guard = others.lock("a").acquire().await.unwrap();
         let waiting = [&deaf, &others].map(|locks| tokio::spawn(locks.lock("a").acquire()));
         sleep(Duration::from_millis(1)).await;
+        assert_eq!(missed(), 0.0, "each has queued once");
         guard.release().await.unwrap();
-        sleep(Duration::from_secs(10)).await;
-        assert_eq!(deaf.stats().missed_turns, 1);
-        assert_eq!(sum(handle, "fairlock_turns_missed_total", "\"a\""), 1.0);
+        sleep(10 * SECOND).await;
+        assert_eq!(missed(), 1.0);
         for wait in waiting.into_iter().rev() {
             wait.await.unwrap().unwrap().release().await.unwrap();
         }

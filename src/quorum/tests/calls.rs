@@ -12,7 +12,7 @@ use super::{
     params, votes,
 };
 use crate::engine::acquire::Tried;
-use crate::engine::counters::Counters;
+use crate::engine::counters::Correction;
 use crate::error::{Error, HoldEnd};
 use crate::fence::Fence;
 use crate::lease::LeaseState;
@@ -54,8 +54,8 @@ impl Process {
         forced.await.unwrap()
     }
 
-    fn counted(&self, counter: impl Fn(&Counters) -> &std::sync::atomic::AtomicU64) -> u64 {
-        counter(&self.quorum.counters).load(std::sync::atomic::Ordering::Relaxed)
+    fn counted(&self, correction: Correction) -> u64 {
+        self.quorum.counters.corrections(correction)
     }
 }
 
@@ -259,7 +259,7 @@ async fn hold_of_a_bounded_wait_gets_its_missing_vote_after_the_bound() {
     process.set(1, NEAR);
     sleep(10 * SECOND).await;
     assert_eq!(votes(&held), 3);
-    assert_eq!(process.counted(|counters| &counters.repaired), 1);
+    assert_eq!(process.counted(Correction::Repaired), 1);
     held.release().await.unwrap();
 }
 
@@ -342,7 +342,7 @@ async fn servers_with_other_fences_give_one_fence_from_the_next_release_on() {
     servers.take_alone(0, 5_000).await;
     let (first, second) = (servers.process(1), servers.process(2));
     let held = first.acquire().await;
-    let raised = || first.counted(|counters| &counters.raised) + second.counted(|counters| &counters.raised);
+    let raised = || first.counted(Correction::Raised) + second.counted(Correction::Raised);
     let before = raised();
     let waiter = second.waits();
     sleep(MS).await;
@@ -565,7 +565,7 @@ async fn renewal_finds_a_vote_whose_fence_is_being_raised() {
     held.votes().renew().await.unwrap();
     sleep(SECOND).await;
     assert_eq!(votes(&held), 3);
-    assert_eq!(process.counted(|counters| &counters.repaired), 0);
+    assert_eq!(process.counted(Correction::Repaired), 0);
     held.release().await.unwrap();
 }
 

@@ -91,7 +91,8 @@ async fn simulate(plan: &Plan, mut rng: Rng) -> Outcome {
     violations.extend(left);
     let stats = world.peers.iter().map(|peer| peer.manager.stats());
     let (lost, handed_over) = stats.fold((0, 0), |(lost, handed), stats| {
-        (lost + stats.lost, handed + stats.handed_over)
+        let lost_here = stats.lost_expired + stats.lost_taken + stats.lost_max_hold;
+        (lost + lost_here, handed + stats.handed_over)
     });
     world.end();
     Outcome {

@@ -32,7 +32,7 @@ const TASKS_END: Duration = Duration::from_secs(5);
 const CONFIRMED: Duration = Duration::from_secs(10);
 
 /// Starts a client process. On `stop` it finishes its work, and answers `idle <held> <waiting> <unconfirmed>`
-/// when all its tasks have ended, and then the votes that it `<raised> <yielded> <repaired>`. On `close` it
+/// when all its tasks have ended, and then how many votes it `<raised> <yielded> <repaired>`. On `close` it
 /// closes its client, answers `closed` or what was left, and then answers `tasks <n>`: the number of tasks
 /// that the client left behind.
 pub(crate) fn start(load: &Load, urls: &[String], resource_port: u16, seed: u64, record: &str) -> Process {
@@ -57,6 +57,7 @@ pub(crate) fn start(load: &Load, urls: &[String], resource_port: u16, seed: u64,
 #[ignore = "a role for other tests, run in its own process"]
 async fn client_part() {
     let Some(mut role) = role() else { return };
+    let corrections = Corrections::begin();
     let record = Arc::new(Record::create(&role.arg("record")));
     let began = now_ns();
     let number = |key| usize::try_from(role.number(key)).unwrap();
@@ -122,12 +123,42 @@ async fn client_part() {
         "idle {} {} {}",
         stats.held, stats.waiting, stats.unconfirmed
     ));
-    role.say(&format!("{} {} {}", stats.raised, stats.yielded, stats.repaired));
+    role.say(&corrections.said());
 
     assert_eq!(role.heard().await, "close");
     beat.abort();
     role.say(&close(locks).await);
     role.say(&format!("tasks {}", tasks_left().await));
+}
+
+/// What this process does to votes, from the metrics. Without these, it counts as nothing.
+struct Corrections {
+    #[cfg(feature = "metrics")]
+    recorder: metrics_exporter_prometheus::PrometheusHandle,
+}
+
+impl Corrections {
+    /// Before the first lock is used.
+    fn begin() -> Corrections {
+        Corrections {
+            #[cfg(feature = "metrics")]
+            recorder: metrics_exporter_prometheus::PrometheusBuilder::new()
+                .install_recorder()
+                .unwrap(),
+        }
+    }
+
+    fn said(&self) -> String {
+        #[cfg(feature = "metrics")]
+        let scraped = self.recorder.render();
+        #[cfg(not(feature = "metrics"))]
+        let scraped = String::new();
+        let of = |correction| {
+            let labels = [("correction", correction)];
+            fairlock_testkit::sum_of(&scraped, "fairlock_votes_corrected_total", &labels)
+        };
+        format!("{} {} {}", of("raised"), of("yielded"), of("repaired"))
+    }
 }
 
 async fn close(locks: LockManager) -> String {

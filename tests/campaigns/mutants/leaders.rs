@@ -21,7 +21,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("the work ends with its lead", LEADERSHIP,
         "                        lost = lead.lost() => Err(lost),\n", "                        lost = lead.lost(), if false => Err(lost),\n", LEADERS),
     edit("a leader resigns when its work is done, and waits for it", LEADERSHIP,
-        "= lead.release().await {", "= Ok::<(), crate::Error>(drop(lead)) {", LEADERS),
+        "= lead.release().await {", "= Ok::<(), crate::Error>(drop(lead)) {", &["--lib stats::tests"]),
     edit("a leader that has lost its lead campaigns after a pause that starts over", LEADERSHIP,
         "Err(_) => backoff.ended_after(began.elapsed()),", "Err(_) => {}", LEADERS)
         .equal("only the length of the pauses differs, by up to a second"),

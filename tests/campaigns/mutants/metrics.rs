@@ -9,6 +9,7 @@ const LOCAL_QUEUE: &str = "src/local_queue.rs";
 const VOTES: &str = "src/quorum/votes.rs";
 
 const STATS: &[&str] = &["--lib stats::tests"];
+const METRICS: &[&str] = &["--lib metrics::tests"];
 const BOTH: &[&str] = &["--lib stats::tests", "--lib metrics::tests"];
 
 #[rustfmt::skip]
@@ -18,19 +19,18 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a call that has ended is not cancelled too", COUNTERS,
         "        if !self.is_over {\n", "        if true {\n", BOTH),
     edit("a call that waits no longer is no waiter", COUNTERS,
-        "            self.group.waits_no_more();\n", "", &["--lib metrics::tests"]),
+        "            self.group.waits_no_more();\n", "", METRICS),
     edit("a hold that is over is not held", COUNTERS,
-        "        self.group.held_no_more();\n", "", &["--lib metrics::tests"]),
+        "        self.group.held_no_more();\n", "", METRICS),
     edit("a release that finds the lease lost counts as a loss", COUNTERS,
         "            self.end = End::Lost(lost.reason);\n", "", STATS),
-    edit("the least margin is the least one", COUNTERS, "fetch_max(left", "fetch_min(left", STATS),
     edit("the end of a hold takes what its guard holds", HOLD,
         "        let holding = state.holding.take();\n", "        let holding = None;\n", BOTH),
     edit("a guard of a hold that is over has lost it", HOLD,
         "        let Some(reason) = state.over else {\n            state.holding = Some(holding);\n            return;\n        };\n        drop(state);\n        holding.ended(counters, End::Lost(reason));\n",
         "        state.holding = Some(holding);\n        let _ = counters;\n", STATS),
     edit("a margin is that of a whole lease", HOLD,
-        "let is_whole = state.claimed && !state.lengthened;", "let is_whole = true;", STATS),
+        "let is_whole = state.claimed && !state.lengthened;", "let is_whole = true;", METRICS),
     edit("a grant that a later call found was not free at once", HOLD,
         "if was_queued && self.how == How::Free {", "if false {", STATS),
     edit("a turn ends what its guard holds", LOCAL_QUEUE,
@@ -39,11 +39,11 @@ pub(super) const EDITS: &[Edit] = &[
         "            holding.ended(&self.quorum.counters, End::Lost(reason));\n", "            drop(holding);\n", BOTH),
     edit("a request misses a turn only if it had been queued", "src/engine/waitlist.rs",
         "if std::mem::replace(&mut waiter.was_queued, true) && contended.enqueued {",
-        "waiter.was_queued = true;\n        if contended.enqueued {", STATS),
+        "waiter.was_queued = true;\n        if contended.enqueued {", METRICS),
     edit("a client tells a bounded number of groups apart", RECORDED,
-        "let name = if self.groups.len() < MAX_GROUPS {", "let name = if true {", &["--lib metrics::tests"]),
+        "let name = if self.groups.len() < MAX_GROUPS {", "let name = if true {", METRICS),
     edit("what the server has confirmed is not pending", RECORDED,
-        "        self.0.decrement(1.0);\n", "", &["--lib metrics::tests"]),
+        "        self.0.decrement(1.0);\n", "", METRICS),
     edit("a group is 1 to 64 bytes without control characters", "src/options.rs",
         "if group.is_empty() || group.len() > MAX_GROUP_BYTES || group.contains(char::is_control) {",
         "if group.is_empty() {", &["--test promises settings::"]),

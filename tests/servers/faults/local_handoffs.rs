@@ -186,7 +186,7 @@ async fn a_turn_that_loses_its_lease_is_told_and_those_behind_it_wait_on() {
         local,
         "the lost tenure went no further"
     );
-    assert_eq!(here.stats().lost, 1);
+    assert_eq!(crate::lost(&here), 1);
 }
 
 /// Race: A tenure is ended by force in its middle.

@@ -165,18 +165,13 @@ async fn undisturbed_hand_over_takes_two_calls_and_one_message_of_each_server() 
     let servers = servers::<3>().await;
     let locks = [client(&servers).await, client(&servers).await];
     let mut guard = locks[0].lock("a").acquire().await.unwrap();
-    let disturbed = || -> u64 {
-        let stats = locks.each_ref().map(LockManager::stats);
-        stats.iter().map(|stats| stats.raised + stats.yielded).sum()
-    };
-    let (mut spendings, mut disturbances) = (Vec::new(), Vec::new());
+    let mut spendings = Vec::new();
     for n in 0..=HAND_OVERS {
         let waiter = tokio::spawn(locks[usize::from(n % 2 == 0)].lock("a").acquire());
         queued_everywhere(&servers, 1).await;
         // Both clients are subscribed from the second hand-over on, at all servers.
         if n >= 1 {
             spendings.push(spent(&servers).await);
-            disturbances.push(disturbed());
         }
         guard.release().await.unwrap();
         guard = waiter.await.unwrap().unwrap();
@@ -186,7 +181,9 @@ async fn undisturbed_hand_over_takes_two_calls_and_one_message_of_each_server() 
         let messages = usual_step(spendings.iter().map(|spent| spent[server].1));
         assert_eq!((calls, messages), (2, 1), "server {server}");
     }
-    assert_eq!(usual_step(disturbances.into_iter()), 0);
+    // A vote that is raised or given up costs some server a call more.
+    let calls = |spent: &Vec<(u64, u64)>| spent.iter().map(|(calls, _)| calls).sum();
+    assert_eq!(usual_step(spendings.iter().map(calls)), 2 * servers.len() as u64);
     assert_eq!(
         locks[0].stats().acquired + locks[1].stats().acquired,
         HAND_OVERS + 2
