@@ -115,6 +115,28 @@ impl LockManager {
         LockManager::builder().connect(url).await
     }
 
+    /// Makes a manager that connects in the background, with all settings at their defaults.
+    /// [`LockManagerBuilder::connect_lazy`] says what that means.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`](crate::Error::Invalid) if this is no valid URL.
+    ///
+    /// # Panics
+    /// Panics outside of a Tokio runtime.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// use fairlock::LockManager;
+    ///
+    /// let locks = LockManager::connect_lazy("redis://127.0.0.1:6379")?; // the server may be away
+    /// # Ok(()) }
+    /// ```
+    #[cfg(feature = "redis")]
+    pub fn connect_lazy(url: &str) -> Result<LockManager> {
+        LockManager::builder().connect_lazy(url)
+    }
+
     /// Creates a manager for locks inside this process. They have the same order, leases and fences as those
     /// on a server. Use it for a service that runs only once, for examples, and for tests. Time is Tokio's
     /// clock, so a paused test can let leases end.

@@ -128,10 +128,7 @@ impl Place {
             Place::One(shared) => shared.waitlists().next_ticket(&params.keys, &params.channel),
             Place::Quorum(_) => return arrival,
         };
-        Arrival {
-            ticket: Some(ticket),
-            ..arrival
-        }
+        Arrival { ticket, ..arrival }
     }
 
     /// Waits in queue order for the lock, until `until` if there is a bound.

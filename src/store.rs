@@ -114,9 +114,9 @@ impl Store {
 #[cfg(feature = "redis")]
 impl Store {
     /// Makes a client of the server or servers of the URL, which in a quorum names one server. It connects in
-    /// the background, and calls wait for that. Of a cluster, the masters are found first. The client tries
-    /// until the store is closed or dropped, or the runtime ends.
-    pub(crate) async fn open(
+    /// the background, and calls wait for that. The client tries until the store is closed or dropped, or the
+    /// runtime ends. Must be called within a runtime.
+    pub(crate) fn open(
         url: &str,
         trust: redis::Trust<'_>,
         label: label::Label,
@@ -126,9 +126,7 @@ impl Store {
     ) -> Result<Store, Error> {
         let connector = redis::connector(url, trust, label, options)?.among(quorum.cloned());
         if connector.is_for_a_cluster() {
-            // On the heap, so that the futures of callers are not nested too deeply for the compiler.
-            let cluster = Box::pin(ClusterStore::connect(connector, options, listener)).await?;
-            return Ok(Store::Cluster(cluster));
+            return Ok(Store::Cluster(ClusterStore::open(connector, options, listener)));
         }
         let place = (ServerId::default(), PubSubMode::Plain);
         let server = RedisStore::open(connector, options, &listener, place, &script::ALL);

@@ -41,7 +41,7 @@ impl Client {
         id: ClientId,
         store: Store,
         options: ManagerOptions,
-        first: &Answer<()>,
+        first: Option<&Answer<()>>,
         thread: Option<OwnThread>,
     ) -> Client {
         let clock = store.clock();
@@ -213,7 +213,7 @@ mod tests {
             ClientId::from_number(1),
             store,
             ManagerOptions::default(),
-            &first,
+            Some(&first),
             None,
         )
     }

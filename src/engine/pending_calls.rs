@@ -207,7 +207,7 @@ mod tests {
             at,
             reply: (),
         };
-        let clocks = Arc::new(ServerClocks::new(Clock::tokio(), &first));
+        let clocks = Arc::new(ServerClocks::new(Clock::tokio(), Some(&first)));
         (
             PendingCalls::new(Duration::from_secs(30), GivesUp::Unknown, None),
             clocks,

@@ -11,6 +11,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 use std::task::{Context, Poll};
 use std::thread;
 
+#[cfg(feature = "redis")]
+use tokio::runtime::EnterGuard;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -189,6 +191,15 @@ impl OwnThread {
         let thread = OwnThread::start()?;
         let work = work(Some(thread.clone()));
         thread.run(work).await
+    }
+
+    /// Enters the runtime of the thread. Without one, this must be called in a runtime, or it panics.
+    #[cfg(feature = "redis")]
+    pub(crate) fn enter(thread: Option<&OwnThread>) -> Option<EnterGuard<'_>> {
+        if thread.is_none() {
+            current();
+        }
+        thread.map(|thread| thread.handle.enter())
     }
 
     /// Starts a thread, if it is `wanted`.

@@ -26,7 +26,7 @@ impl Shared {
         id: ClientId,
         store: Store,
         options: ManagerOptions,
-        first: &Answer<()>,
+        first: Option<&Answer<()>>,
         thread: Option<OwnThread>,
     ) -> Shared {
         let client = Arc::new(Client::new(id, store, options, first, thread));

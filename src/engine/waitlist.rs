@@ -218,14 +218,14 @@ impl Waitlist {
         })
     }
 
-    /// A place in the queue behind all that are known here.
-    fn next_ticket(&self) -> Ticket {
+    /// A place in the queue behind all that are known here. `None` while no server has told its time.
+    fn next_ticket(&self) -> Option<Ticket> {
         let server = self.client.store.server_of(&self.keys);
-        let now = Ticket(1000 * self.client.clocks.server_time(server).ms());
+        let now = Ticket(1000 * self.client.clocks.server_time(server)?.ms());
         let mut state = locked(&self.state);
         let next = state.last_ticket.map_or(now, |last| now.max(Ticket(last.0 + 1)));
         state.last_ticket = Some(next);
-        next
+        Some(next)
     }
 
     /// Takes out a request that gives up, and withdraws it. Returns when the lock can next be free, if the

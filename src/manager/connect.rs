@@ -44,26 +44,68 @@ impl LockManagerBuilder {
         OwnThread::run_if(wanted, |thread| self.connect_on(thread, url)).await
     }
 
+    /// Makes a manager that connects in the background, without waiting for it: for a service that starts
+    /// even while its server is away. [`LockManager::connect`] lists the kinds of URL.
+    ///
+    /// Calls wait for the connection as they do after a lost one. While there is none, they end with
+    /// [`Error::Unavailable`](crate::Error::Unavailable) after the [`server_timeout`](Self::server_timeout).
+    /// What [`connect`](Self::connect) would be refused for, calls are refused for.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`](crate::Error::Invalid) for a URL that is not valid, and for a setting out of its
+    /// range.
+    ///
+    /// # Panics
+    /// Panics outside of a Tokio runtime, unless the manager has a thread of its own
+    /// ([`own_thread`](Self::own_thread)).
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// use fairlock::LockManager;
+    ///
+    /// let locks = LockManager::builder().connect_lazy("redis://127.0.0.1:6379")?;
+    /// // ... and later, in a request:
+    /// let guard = locks.lock("invoice:42").acquire().await?;
+    /// # Ok(()) }
+    /// ```
+    #[cfg(feature = "redis")]
+    pub fn connect_lazy(self, url: &str) -> Result<LockManager> {
+        let thread = OwnThread::start_if(self.own_thread)?;
+        let _runtime = OwnThread::enter(thread.as_ref());
+        let (late_listener, store, settings) = self.open(url)?;
+        let shared = Shared::new(late_listener, ClientId::random(), store, settings, None, thread);
+        shared.start();
+        Ok(LockManager::of(shared))
+    }
+
     #[cfg(feature = "redis")]
     async fn connect_on(self, thread: Option<OwnThread>, url: String) -> Result<LockManager> {
+        let (late_listener, store, settings) = self.open(&url)?;
+        let deadline = Instant::now() + settings.server_timeout;
+        let first = store.first_answer(deadline).await?;
+        let first = Some(&first);
+        let shared = Shared::new(late_listener, ClientId::random(), store, settings, first, thread);
+        shared.start();
+        Ok(LockManager::of(shared))
+    }
+
+    /// A store that connects in the background, who will listen to it, and the settings of its client.
+    #[cfg(feature = "redis")]
+    fn open(self, url: &str) -> Result<(Arc<LateListener>, Store, ManagerOptions)> {
         use crate::store::redis;
 
         let (tls, credentials) = (self.tls.clone(), self.credentials.clone());
         let settings = self.checked()?;
-        let deadline = Instant::now() + settings.server_timeout;
         let late_listener = Arc::new(LateListener::default());
         let listener = Arc::downgrade(&late_listener);
-        let options = store_options(&settings);
-        let label = settings.label.clone();
         let trust = redis::Trust {
             tls: tls.as_ref(),
             credentials: credentials.as_ref(),
         };
-        let store = Store::open(&url, trust, label, options, None, listener).await?;
-        let first = store.first_answer(deadline).await?;
-        let shared = Shared::new(late_listener, ClientId::random(), store, settings, &first, thread);
-        shared.start();
-        Ok(LockManager::of(shared))
+        let (label, options) = (settings.label.clone(), store_options(&settings));
+        let store = Store::open(url, trust, label, options, None, listener)?;
+        Ok((late_listener, store, settings))
     }
 
     /// Creates a client of an in-memory store, which other managers may share. See also
@@ -131,7 +173,7 @@ pub(super) fn client_in_memory(
     let time = store.time().now_or_never();
     let first = time.and_then(std::result::Result::ok);
     let first = first.unwrap_or_else(|| unreachable!("the in-memory store answers at once"));
-    Shared::new(late_listener, id, store, options, &first, thread)
+    Shared::new(late_listener, id, store, options, Some(&first), thread)
 }
 
 /// The options of a client of one server.

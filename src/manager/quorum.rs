@@ -221,7 +221,7 @@ impl LockManagerBuilder {
             let late_listener = Arc::new(LateListener::default());
             let listener = Arc::downgrade(&late_listener);
             let label = settings.label.clone();
-            let store = Store::open(url, trust, label, options, Some(&distinct), listener).await?;
+            let store = Store::open(url, trust, label, options, Some(&distinct), listener)?;
             stores.push((late_listener, store));
         }
         let times = first_times(&settings, &stores).await;
@@ -235,21 +235,9 @@ impl LockManagerBuilder {
             .into_iter()
             .zip(&times)
             .map(|((late_listener, store), time)| {
-                // A server that has not answered is first called by the clock of another one.
-                let first = time.as_ref().or(times.iter().flatten().next());
-                let first = first.unwrap_or_else(|| unreachable!("a majority of the servers have answered"));
-                let shared = Shared::new(
-                    late_listener,
-                    id.clone(),
-                    store,
-                    settings.clone(),
-                    first,
-                    thread.clone(),
-                );
-                if time.is_none() {
-                    shared.client().clocks.never_heard(first.on.server);
-                }
-                Arc::new(shared)
+                let (id, settings, thread) = (id.clone(), settings.clone(), thread.clone());
+                let first = time.as_ref();
+                Arc::new(Shared::new(late_listener, id, store, settings, first, thread))
             });
         let quorum = QuorumClient::new(shareds.collect());
         quorum.start();

@@ -77,7 +77,7 @@ impl Servers {
             let link = Store::Double(link);
             let first = link.time().now_or_never().unwrap().unwrap();
             let id = ClientId::from_number(number);
-            let shared = Shared::new(late_listener, id, link, options.clone(), &first, None);
+            let shared = Shared::new(late_listener, id, link, options.clone(), Some(&first), None);
             Arc::new(shared)
         });
         let quorum = Arc::new(QuorumClient::new(servers.collect()));

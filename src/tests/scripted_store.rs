@@ -115,7 +115,14 @@ pub(crate) fn client_with(
     });
     let first = scripted.time().now_or_never().unwrap().unwrap();
     let seen = Store::Double(Arc::<Scripted>::clone(&scripted));
-    let shared = Shared::new(late_listener, ClientId::random(), seen, options, &first, None);
+    let shared = Shared::new(
+        late_listener,
+        ClientId::random(),
+        seen,
+        options,
+        Some(&first),
+        None,
+    );
     shared.start();
     (LockManager::of(shared), scripted)
 }

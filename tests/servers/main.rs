@@ -12,6 +12,7 @@ mod connecting;
 mod credentials;
 mod failover;
 mod faults;
+mod lazy;
 mod quorum;
 mod replicas;
 mod security;

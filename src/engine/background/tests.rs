@@ -355,7 +355,7 @@ async fn granted_once(owner: Option<&Owner>) -> (Shared, Arc<Keys>, LeaseTerms, 
         ClientId::random(),
         store,
         ManagerOptions::default(),
-        &first,
+        Some(&first),
         None,
     );
     let (client, keys) = (shared.client(), Arc::new(Keys::new("fairlock", "a").unwrap()));
@@ -433,7 +433,7 @@ async fn client_closed_as_its_waiter_is_granted_the_lock_keeps_the_hold() {
         waitlists.background().wake_if_closing();
     });
     assert!(!client.is_closed());
-    let now = client.clocks.server_time(ServerId::default());
+    let now = client.clocks.server_time(ServerId::default()).unwrap();
     let push = Push::Granted(Grant {
         deadline: now.after(grant.request.grant()),
         pushed: true,

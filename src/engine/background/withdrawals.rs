@@ -220,7 +220,7 @@ impl Withdrawals {
     /// The local time at which, as far as is known, the server has passed `time`.
     fn local_after(&self, keys: &Keys, time: ServerTime) -> LocalTime {
         let server = self.client.store.server_of(keys);
-        let left = time.since(self.client.clocks.server_time(server));
+        let left = time.since(self.client.clocks.server_time(server).unwrap_or_default());
         self.client.now().after(left + PRECISION)
     }
 }

@@ -39,7 +39,8 @@ fn vote(max_hold: Option<Duration>) -> Hold {
         reply: (),
     };
     let clocks = Arc::new(QuorumClocks::new(vec![Arc::new(ServerClocks::new(
-        clock, &first,
+        clock,
+        Some(&first),
     ))]));
     let floor = Floor::of_ballot(&clocks, clock.now(), &Arc::default()).unwrap();
     hold_of(max_hold, LEASE, Fence::new(1).unwrap(), Some(floor))

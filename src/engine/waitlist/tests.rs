@@ -574,7 +574,10 @@ async fn all_waiters_ask_at_once_after_one_was_found_removed() {
             ..contended()
         };
         let client = fixture.waitlists().client();
-        let at = sample(client.now(), client.clocks.server_time(ServerId::default()));
+        let at = sample(
+            client.now(),
+            client.clocks.server_time(ServerId::default()).unwrap(),
+        );
         waitlist.on_reply(context, &at, Acquired::Contended(reply));
         settle().await;
         assert_eq!(fixture.store.queued(), waitlist.numbers().len(), "{is_here}");
@@ -659,6 +662,7 @@ async fn after_a_reconnect_a_push_is_only_a_reason_to_ask() {
         deadline: client
             .clocks
             .server_time(ServerId::default())
+            .unwrap()
             .after(request.grant()),
         pushed: true,
         request,

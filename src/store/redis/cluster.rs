@@ -33,7 +33,6 @@ use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout};
 
-use self::discovery::discover;
 #[cfg(feature = "diagnose")]
 pub(super) use self::discovery::owners_by;
 use self::slots::Redirection;
@@ -43,8 +42,8 @@ use super::connector::Connector;
 use super::failure;
 use super::options::Options;
 use super::server::RedisStore;
-use super::slot::{slot_of, unserved};
-use crate::error::{Error, ServerError};
+use super::slot::slot_of;
+use crate::error::ServerError;
 use crate::store::interface::{Call, Connections, Failure, Listener, Page, Position, ServerId, StoreFuture};
 use crate::store::keys::Keys;
 use crate::store::operations::{Confirmed, Operation, Renew};
@@ -66,22 +65,18 @@ pub(crate) struct ClusterStore {
 }
 
 impl ClusterStore {
-    /// Connects to the cluster through the first seed that knows it.
-    pub(crate) async fn connect(
+    /// Connects in the background, through the first seed that knows the cluster. Calls wait for that. Must
+    /// be called within a runtime.
+    pub(crate) fn open(
         connector: Connector,
         options: Options,
         listener: Weak<dyn Listener>,
-    ) -> Result<Arc<ClusterStore>, Error> {
-        let deadline = Instant::now() + options.server_timeout;
-        let (pubsub_mode, view) = discover(&connector, deadline).await?;
-        let mut table = Table::new(3 * look_every(options), pubsub_mode);
-        table.apply(&view);
+    ) -> Arc<ClusterStore> {
         let cluster = Arc::new(Cluster {
             connector,
             options,
-            pubsub_mode,
             listener,
-            table: Mutex::new(table),
+            table: Mutex::new(Table::new(3 * look_every(options))),
             stale: Notify::new(),
             learnt: Notify::new(),
             held_back: Arc::new(Outstanding::default()),
@@ -89,7 +84,7 @@ impl ClusterStore {
             closed: AtomicBool::new(false),
         });
         let watch = tokio::spawn(watch::watch(Arc::clone(&cluster))).abort_handle();
-        Ok(Arc::new(ClusterStore { cluster, watch }))
+        Arc::new(ClusterStore { cluster, watch })
     }
 }
 
@@ -141,7 +136,7 @@ impl Cluster {
                     Some(server) => (
                         server,
                         CallOptions {
-                            pubsub_mode: cluster.pubsub_mode,
+                            pubsub_mode: cluster.table().pubsub_mode(),
                             importing: true,
                             declared: Declared::All,
                             gate: None,
@@ -221,6 +216,7 @@ impl Connections for ClusterStore {
     fn list(&self, prefix: &str, from: Position) -> StoreFuture<Page> {
         let (cluster, prefix) = (Arc::clone(&self.cluster), prefix.to_owned());
         Box::pin(async move {
+            cluster.met().await?;
             let Some(owner) = cluster.table().first_owner(from.server) else {
                 return Ok(Page::default());
             };
@@ -248,6 +244,7 @@ impl Connections for ClusterStore {
     fn time(&self) -> Call<()> {
         let cluster = Arc::clone(&self.cluster);
         Box::pin(async move {
+            cluster.met().await?;
             let attempt_timeout = cluster.options.attempt_timeout;
             let asks_until = Instant::now() + attempt_timeout;
             let mut asked = FuturesUnordered::new();
@@ -296,7 +293,7 @@ impl Connections for ClusterStore {
         let slot = slot_of(&keys.lock);
         match self.cluster.serving(slot) {
             Ok(Some((server, _))) => server.why_unheard(keys, since),
-            Ok(None) => Some(unserved(slot)),
+            Ok(None) => Some(self.cluster.why_unserved(slot)),
             Err(failure) => Some(failure),
         }
     }

@@ -23,10 +23,9 @@ use super::credentials::Renewal;
 use super::failure;
 use super::primary::Successor;
 use super::server_info::eviction_policy;
-use crate::error::{Error, ServerError};
+use crate::error::ServerError;
 use crate::store::interface::Failure;
 use crate::store::label::Label;
-use crate::time::backoff::Backoff;
 
 /// The fewest and the most unread messages between fred and the task that forwards them. Each place takes
 /// some 200 bytes.
@@ -334,28 +333,5 @@ pub(super) fn echoes(reply: &Value, nonce: &str) -> bool {
     match reply {
         Value::Array(parts) => parts.last().is_some_and(|last| echoes(last, nonce)),
         reply => reply.as_str().is_some_and(|text| text == nonce),
-    }
-}
-
-/// Tries until the deadline, unless a server refuses. Returns the error of the last attempt, or `unheard`.
-pub(super) async fn keep_trying<T, F: Future<Output = Result<T, Failure>>>(
-    deadline: tokio::time::Instant,
-    unheard: impl Into<Arc<str>>,
-    attempt: impl Fn() -> F,
-) -> Result<T, Error> {
-    let mut backoff = Backoff::at_once();
-    let mut last = ServerError::new(unheard);
-    loop {
-        let attempt = async {
-            backoff.pause().await;
-            attempt().await
-        };
-        match tokio::time::timeout_at(deadline, attempt).await {
-            Ok(Ok(success)) => return Ok(success),
-            Ok(Err(Failure::Refused(error))) => return Err(Error::Refused(error)),
-            Ok(Err(Failure::Unknown(error) | Failure::NotExecuted(error))) => last = error,
-            Ok(Err(Failure::GivenUp | Failure::Closed)) => return Err(Error::Closed),
-            Err(_) => return Err(Error::Unavailable(last)),
-        }
     }
 }

@@ -178,7 +178,7 @@ impl World {
                 ClientId::from_number(client as u128),
                 connection,
                 options,
-                &first,
+                Some(&first),
                 None,
             );
             shared.start();

@@ -202,7 +202,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a timer is not trusted across a suspension", CLOCK, "left.min(Duration::from_secs(1))", "left", &["--lib clock::"]),
 
     edit("a call does nothing once its caller has given up", CLOCKS, "Some(until) => until.since(self.clock.now()).min(NOT_AFTER),", "Some(_) => NOT_AFTER,", &["--lib server_clocks"]),
-    edit("a call whose caller has given up is not written", CLOCKS, "(!left.is_zero()).then(|| self.server_time(server).after(left))", "Some(self.server_time(server).after(left))", &["--lib server_clocks"]),
+    edit("a call whose caller has given up is not written", CLOCKS, "(!left.is_zero()).then(|| self.server_time(server).unwrap_or_default().after(left))", "Some(self.server_time(server).unwrap_or_default().after(left))", &["--lib server_clocks"]),
     edit("only an answer on the connection of all calls proves that they have run", PENDING, "            _ => WrittenOn::Several,", "            _ => WrittenOn::One(on),", PENDING_TESTS),
     edit("a withdrawal that is answered on the connection of all calls is sent once", WITHDRAWALS, "                Ok(answer) if withdrawal.calls.have_run_before(answer.on) => return None,\n", "", WITHDRAWAL_TESTS),
     edit("an unanswered call may still run", PENDING,

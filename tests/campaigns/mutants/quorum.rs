@@ -76,7 +76,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a server that was not waited for may be free", BALLOT, "self.votes.count() + outstanding, Duration::ZERO", "self.votes.count(), Duration::ZERO", IN_MEMORY),
     edit("a try does not wait for a server that hangs if a majority have answered", BALLOT, "until.filter(|_| self.votes.are_too_few())", "until.filter(|_| false)", IN_MEMORY),
     edit("a server that may be away is not free", BALLOT, "                outstanding = 0;\n                break;", "                break;", IN_MEMORY),
-    edit("a server that has never answered has no clock", FLOOR, ".filter_map(|clocks| clocks.latest_us(ServerId::default()))", ".map(|clocks| 1000 * clocks.server_time(ServerId::default()).ms())", FLOORS),
+    edit("a server that has never answered has no clock", FLOOR, ".filter_map(|clocks| clocks.latest_us(ServerId::default()))", ".map(|clocks| 1000 * clocks.server_time(ServerId::default()).unwrap_or_default().ms())", FLOORS),
     edit("the order of arrival begins again when the clocks are set back", "src/quorum.rs", "Some(ahead) if ahead < MOST_AHEAD_US => last + 1,", "Some(_) => last + 1,", IN_MEMORY),
     edit("a late call of a ballot has a fresh floor", FLOOR, "floor.max(self.own)", "floor.min(self.own)", IN_MEMORY),
     edit("what ends a ballot without a hold has a fresh floor", FLOOR, "            (None, None) => self.at(now),", "            (None, None) => self.own,", FLOORS),

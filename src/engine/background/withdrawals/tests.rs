@@ -93,7 +93,7 @@ impl Fixture {
         let at = Sample {
             sent: client.now(),
             received: client.now(),
-            now: client.clocks.server_time(ServerId::default()),
+            now: client.clocks.server_time(ServerId::default()).unwrap(),
         };
         Ok(Answer {
             on: CONNECTION,

@@ -5,16 +5,15 @@ use std::time::Duration;
 
 use fred::interfaces::PubsubInterface;
 use futures_util::StreamExt;
-use tokio::time::Instant;
 
 use super::super::address::Node;
 use super::super::commands::RedisCommand;
-use super::super::connection::{Connection, keep_trying};
+use super::super::connection::Connection;
 use super::super::connector::Connector;
 use super::super::dial::staggered;
 use super::super::failure;
 use super::slots::{Range, View, host_names, ranges};
-use crate::error::{Error, ServerError};
+use crate::error::ServerError;
 use crate::store::interface::Failure;
 use crate::store::redis::script_set::ScriptSet;
 use crate::store::script::PubSubMode;
@@ -25,13 +24,7 @@ pub(super) const STAGGER: Duration = Duration::from_millis(50);
 
 /// Asks the seeds until one of them knows the cluster. Returns how scripts publish in it, and the owners of
 /// the slots.
-pub(super) async fn discover(connector: &Connector, deadline: Instant) -> Result<(PubSubMode, View), Error> {
-    let unheard = "no server of the cluster answers";
-    keep_trying(deadline, unheard, || discover_by_any(connector)).await
-}
-
-/// Asks the seeds until one of them answers.
-async fn discover_by_any(connector: &Connector) -> Result<(PubSubMode, View), Failure> {
+pub(super) async fn discover(connector: &Connector) -> Result<(PubSubMode, View), Failure> {
     let mut why = Failure::NotExecuted(ServerError::new("no server of the cluster is named"));
     let seeds = connector.seeds().iter();
     let asked = seeds.map(|seed| discover_by(connector, seed));

@@ -27,7 +27,6 @@ use crate::sync::outstanding::Outstanding;
 pub(super) struct Cluster {
     pub(super) connector: Connector,
     pub(super) options: Options,
-    pub(super) pubsub_mode: PubSubMode,
     pub(super) listener: Weak<dyn Listener>,
     pub(super) table: Mutex<Table>,
     /// Wakes the task when slots may have new owners.
@@ -59,23 +58,51 @@ impl Cluster {
         self: &Arc<Self>,
         slot: usize,
     ) -> Result<(Arc<RedisStore>, CallOptions), Failure> {
-        if let Some(owner) = self.serving(slot)? {
-            return Ok(owner);
+        let owner = self.learnt(|| self.serving(slot)).await?;
+        owner.ok_or_else(|| self.why_unserved(slot))
+    }
+
+    /// Waits for the first answer of any server, for as long as a call waits for a connection.
+    pub(super) async fn met(&self) -> Result<(), Failure> {
+        let met = self
+            .learnt(|| Ok(self.has_met(&self.table())?.then_some(())))
+            .await?;
+        met.ok_or_else(|| self.why_unserved(0))
+    }
+
+    /// Waits for something that the task learns, for as long as a call waits for a connection.
+    async fn learnt<T>(&self, known: impl Fn() -> Result<Option<T>, Failure>) -> Result<Option<T>, Failure> {
+        if let Some(known) = known()? {
+            return Ok(Some(known));
         }
         let _held_back = Outstanding::begin(&self.held_back);
         self.stale.notify_one();
-        let served = async {
+        let learnt = async {
             loop {
                 let mut learnt = pin!(self.learnt.notified());
                 learnt.as_mut().enable();
-                if let Some(owner) = self.serving(slot)? {
-                    return Ok(owner);
+                if let Some(known) = known()? {
+                    return Ok(Some(known));
                 }
                 learnt.await;
             }
         };
-        let served = timeout(self.options.attempt_timeout, served).await;
-        served.unwrap_or_else(|_| Err(unserved(slot)))
+        let learnt = timeout(self.options.attempt_timeout, learnt).await;
+        learnt.unwrap_or(Ok(None))
+    }
+
+    /// Whether a server has told the owners of the slots. Fails if there is no use in waiting for that.
+    fn has_met(&self, table: &Table) -> Result<bool, Failure> {
+        match table.unmet() {
+            _ if self.is_closed() => Err(Failure::Closed),
+            Some(refused @ Failure::Refused(_)) => Err(refused.clone()),
+            unmet => Ok(unmet.is_none()),
+        }
+    }
+
+    /// Why no server serves the slot.
+    pub(super) fn why_unserved(&self, slot: usize) -> Failure {
+        self.table().unmet().cloned().unwrap_or_else(|| unserved(slot))
     }
 
     /// The same, if a server serves the slot.
@@ -85,13 +112,9 @@ impl Cluster {
     ) -> Result<Option<(Arc<RedisStore>, CallOptions)>, Failure> {
         let mut table = self.table();
         let Some(owner) = table.serving(slot) else {
-            return if self.is_closed() {
-                Err(Failure::Closed)
-            } else {
-                Ok(None)
-            };
+            return self.has_met(&table).map(|_| None);
         };
-        let pubsub_mode = match self.pubsub_mode {
+        let pubsub_mode = match table.pubsub_mode() {
             PubSubMode::Sharded if table.has_moved_recently(slot) => PubSubMode::Migrating,
             pubsub_mode => pubsub_mode,
         };
@@ -134,11 +157,11 @@ impl Cluster {
         if self.is_closed() {
             return Err(Failure::Closed);
         }
+        let place = (id, table.pubsub_mode());
         Ok(table.store(id, |address| {
             let _on = self.runtime.enter();
             let this: Weak<Cluster> = Arc::downgrade(self);
             let listener: Weak<dyn Listener> = this;
-            let place = (id, self.pubsub_mode);
             RedisStore::open(
                 self.connector.at(address),
                 self.options,
@@ -199,8 +222,9 @@ impl Cluster {
     /// Ends the subscription to a channel whose slot this server no longer has. A server that has ended it by
     /// itself would refuse to end it again.
     pub(super) fn leave(&self, server: &RedisStore, channel: &str) {
-        self.table().left(channel);
-        if self.pubsub_mode.ends_with_the_slot() {
+        let mut table = self.table();
+        table.left(channel);
+        if table.pubsub_mode().ends_with_the_slot() {
             server.forget(channel);
         } else {
             server.unsubscribe(channel);
@@ -248,7 +272,7 @@ impl Listener for Cluster {
 impl fmt::Debug for Cluster {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Cluster")
-            .field("pubsub_mode", &self.pubsub_mode)
+            .field("pubsub_mode", &self.table().pubsub_mode())
             .field("closed", &self.is_closed())
             .finish_non_exhaustive()
     }

@@ -10,7 +10,8 @@ use super::super::address::Node;
 use super::super::server::RedisStore;
 use super::super::slot::{SLOTS, SlotSet, slot_of};
 use super::slots::View;
-use crate::store::interface::ServerId;
+use crate::error::ServerError;
+use crate::store::interface::{Failure, ServerId};
 use crate::store::script::PubSubMode;
 
 pub(super) struct Table {
@@ -29,8 +30,8 @@ pub(super) struct Table {
     settling: Duration,
     /// Where the channels are subscribed, by their slots.
     channels: HashMap<usize, HashMap<Arc<str>, Subscribed>>,
-    /// Subscriptions end with the slot at a server.
-    ends_with_the_slot: bool,
+    /// How scripts publish in this cluster, or why no server has told that yet.
+    met: Result<PubSubMode, Failure>,
 }
 
 /// Where a channel is subscribed.
@@ -64,7 +65,8 @@ pub(super) struct Misplaced {
 }
 
 impl Table {
-    pub(super) fn new(settling: Duration, pubsub_mode: PubSubMode) -> Table {
+    pub(super) fn new(settling: Duration) -> Table {
+        let unheard = ServerError::new("no server of the cluster answers");
         Table {
             servers: Vec::new(),
             view: BTreeSet::new(),
@@ -73,8 +75,26 @@ impl Table {
             moved: HashMap::new(),
             settling,
             channels: HashMap::new(),
-            ends_with_the_slot: pubsub_mode.ends_with_the_slot(),
+            met: Err(Failure::NotExecuted(unheard)),
         }
+    }
+
+    /// Stores what the first server to answer has told of the cluster, or why none has.
+    pub(super) fn meet(&mut self, met: Result<(PubSubMode, View), Failure>) {
+        self.met = met.map(|(pubsub_mode, view)| {
+            self.apply(&view);
+            pubsub_mode
+        });
+    }
+
+    /// Why nothing is known of the cluster yet.
+    pub(super) fn unmet(&self) -> Option<&Failure> {
+        self.met.as_ref().err()
+    }
+
+    /// How scripts publish. Before that is known, no server is, to which a script could be sent.
+    pub(super) fn pubsub_mode(&self) -> PubSubMode {
+        *self.met.as_ref().unwrap_or(&PubSubMode::Uncounted)
     }
 
     pub(super) fn id_of(&mut self, address: &Node) -> ServerId {
@@ -154,7 +174,10 @@ impl Table {
     /// Stores that a server does not serve the slot, unless another one has it by now. A server that gives up
     /// a slot ends the subscriptions to its channels.
     pub(super) fn refuse(&mut self, slot: usize, by: ServerId) {
-        if self.owners[slot] != Some(by) || !self.unserved.insert(slot) || !self.ends_with_the_slot {
+        if self.owners[slot] != Some(by)
+            || !self.unserved.insert(slot)
+            || !self.pubsub_mode().ends_with_the_slot()
+        {
             return;
         }
         for (channel, place) in self.channels.get_mut(&slot).into_iter().flatten() {

@@ -8,6 +8,7 @@ use tokio::time::advance;
 
 use super::super::slot::SLOTS;
 use super::super::tests::{OPTIONS, Recorder, until};
+use super::discovery::discover;
 use super::slots::{Range, View};
 use super::*;
 use crate::store::Inspect;
@@ -25,9 +26,8 @@ fn cluster(seeds: &str, listener: &Arc<Recorder>) -> Arc<Cluster> {
     Arc::new(Cluster {
         connector: Connector::new(&url, None, OPTIONS.attempt_timeout).unwrap(),
         options: OPTIONS,
-        pubsub_mode: PubSubMode::Uncounted,
         listener,
-        table: Mutex::new(Table::new(OPTIONS.heartbeat, PubSubMode::Uncounted)),
+        table: Mutex::new(Table::new(OPTIONS.heartbeat)),
         stale: Notify::new(),
         learnt: Notify::new(),
         held_back: Arc::default(),
@@ -150,8 +150,7 @@ async fn silent_address_does_not_delay_the_first_contact() {
     );
     let connector = Connector::new(&url, None, OPTIONS.attempt_timeout).unwrap();
     let began = Instant::now();
-    let deadline = began + OPTIONS.server_timeout;
-    let (_, view) = discover(&connector, deadline).await.unwrap();
+    let (_, view) = discover(&connector).await.unwrap();
     assert_eq!(view.ranges.len(), 1);
     assert!(began.elapsed() < OPTIONS.attempt_timeout / 2);
 }
@@ -325,7 +324,8 @@ async fn store_of(
     let recorder = Arc::new(Recorder::default());
     let listener: Weak<Recorder> = Arc::downgrade(&recorder);
     let connector = Connector::new(&servers.url(), None, options.attempt_timeout).unwrap();
-    let store = ClusterStore::connect(connector, options, listener).await.unwrap();
+    let store = ClusterStore::open(connector, options, listener);
+    store.time().await.unwrap();
     (store, recorder)
 }
 

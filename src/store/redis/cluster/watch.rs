@@ -13,14 +13,16 @@ use tokio::time::{sleep, timeout};
 use super::super::address::Node;
 use super::super::commands::RedisCommand;
 use super::super::dial::staggered;
+use super::super::failure;
 use super::super::slot::slot_of;
-use super::discovery::{STAGGER, view_of};
+use super::discovery::{STAGGER, discover, view_of};
 use super::slots::{View, ranges};
 use super::table::Misplaced;
 use super::{Cluster, look_every};
 use crate::store::interface::Connections;
 use crate::store::interface::{Listener, ServerId};
 use crate::store::redis::server::RedisStore;
+use crate::time::backoff::Backoff;
 
 /// The pause between two attempts after a failure. It is short at first, because a failover takes only
 /// seconds.
@@ -29,6 +31,7 @@ const LONGEST: Duration = Duration::from_millis(500);
 
 /// Runs until it is aborted.
 pub(super) async fn watch(cluster: Arc<Cluster>) {
+    cluster.meet().await;
     let mut turn = 0;
     loop {
         // No server tells a waiter that its slot has moved and its subscription has ended. Until the client
@@ -52,6 +55,17 @@ pub(super) async fn watch(cluster: Arc<Cluster>) {
 }
 
 impl Cluster {
+    /// Asks the seeds until one of them knows the cluster.
+    async fn meet(&self) {
+        let mut backoff = Backoff::at_once();
+        while self.table().unmet().is_some() {
+            backoff.pause().await;
+            let met = discover(&self.connector).await;
+            self.table().meet(met.map_err(failure::not_sent));
+            self.learnt.notify_waiters();
+        }
+    }
+
     /// Asks the servers for the owners of the slots until one answers. Each call starts with another server,
     /// because a server that is cut off keeps its outdated view. A server that does not serve a slot is asked
     /// too, because it knows best whether it has the slot again. Returns whether any server answered.
