@@ -458,7 +458,9 @@ async fn vote_is_given_up_where_the_server_refuses_to_look_for_earlier_requests(
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bounded_wait_without_a_majority_is_no_quorum_and_with_one_it_is_a_timeout() {
     let servers = servers::<3>().await;
-    let (here, there) = (client(&servers).await, client(&servers).await);
+    // Its votes last for longer than two of the servers are silent here, although they cannot be renewed.
+    let here = client_with(&servers, |settings| settings.claim_window(LIMIT / 2)).await;
+    let there = client(&servers).await;
     let guard = here.lock("held").acquire().await.unwrap();
     let wait = async |name: &str, turns: u32| {
         let lock = there.lock(name).local_handoffs(turns);

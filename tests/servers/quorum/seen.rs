@@ -88,8 +88,8 @@ async fn status_tells_times_right_though_the_clocks_of_the_servers_differ() {
         Server::builder().clock(3600).start().await,
     ];
     let (here, there) = (client(&servers).await, client(&servers).await);
-    // A client that has not heard of a server yet guesses its clock. Without one of them, it hears the
-    // others.
+    // A server that has not answered a client yet counts for nothing there. Without one of the servers, each
+    // client hears the others.
     for away in [&servers[0], &servers[1]] {
         away.pause();
         for locks in [&here, &there] {
