@@ -12,14 +12,13 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::engine::acquire::AcquireParams;
 use crate::engine::client::Client;
 use crate::engine::counters::Outcome;
 use crate::engine::operator::{Labels, Seen};
 use crate::error::{Error, Invalid, Result};
 use crate::fence::Fence;
 use crate::guard::LockGuard;
-use crate::local_queue::{LocalQueues, TenureParams};
+use crate::local_queue::LocalQueues;
 use crate::options::{LockOptions, check_group};
 use crate::owner::Owner;
 use crate::place::Place;
@@ -366,6 +365,19 @@ impl Lock {
         }
     }
 
+    /// Refuses what is wrong with the name or the settings, before anything is sent.
+    pub(crate) fn check(&self) -> Result<()> {
+        self.open().map(drop)
+    }
+
+    pub(crate) fn has_manager_of(&self, other: &Lock) -> bool {
+        Arc::ptr_eq(&self.queues, &other.queues)
+    }
+
+    pub(crate) fn has_settings_of(&self, other: &Lock) -> bool {
+        self.options == other.options && self.owner == other.owner
+    }
+
     pub(crate) fn client(&self) -> &Arc<Client> {
         self.place().client()
     }
@@ -409,27 +421,6 @@ impl Lock {
         self.keys
             .as_ref()
             .map_err(|invalid| Error::Invalid(invalid.clone()))
-    }
-
-    fn params(&self) -> Result<TenureParams> {
-        let (keys, terms, turns) = self.open()?;
-        let (_, channel) = self.keys()?;
-        // A hold with an owner, or whose length is limited, is for one guard alone.
-        let is_plain =
-            self.owner.is_none() && !terms.fixed && terms.max_hold.is_none() && terms.at_least.is_none();
-        let metrics = &self.place().counters().metrics;
-        let hold = AcquireParams {
-            keys,
-            channel: Arc::clone(channel),
-            terms,
-            owner: self.owner.clone(),
-            group: metrics.group(&self.name, self.options.group.as_ref()),
-            vote: None,
-        };
-        Ok(TenureParams {
-            hold,
-            turns: if is_plain { turns } else { 1 },
-        })
     }
 
     async fn run_within<F, W>(self, wait: Option<Duration>, work: F) -> Result<W::Output>

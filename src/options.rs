@@ -116,7 +116,7 @@ impl ManagerOptions {
 }
 
 /// The settings of a lock. They override those of its manager.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LockOptions {
     pub(crate) lease: Option<Duration>,
     /// The lease is not renewed.

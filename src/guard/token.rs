@@ -98,7 +98,7 @@ impl HoldToken {
         async move { over.await.reason }
     }
 
-    pub(super) async fn over(self) -> Lost {
+    pub(crate) async fn over(self) -> Lost {
         let over = pin!(async {
             match &self.hold {
                 HoldOrTurn::Hold(hold) => hold.as_ref().lost().await,

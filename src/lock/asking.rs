@@ -1,6 +1,7 @@
 //! How a lock is asked for: the span of a call, the way to its place, and how its end is counted.
 
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -8,10 +9,11 @@ use tracing::Instrument;
 use tracing::field::Empty;
 
 use super::Lock;
-use crate::engine::acquire::{Tried, timed_out};
+use crate::engine::acquire::{AcquireParams, Tried, timed_out};
 use crate::engine::counters::{Ask, How, Outcome};
 use crate::error::{Error, Result};
 use crate::guard::LockGuard;
+use crate::local_queue::TenureParams;
 use crate::time::clock::LocalTime;
 
 /// Waits for the lock, for this long at most.
@@ -70,7 +72,7 @@ async fn acquire_held<'a>(
     // Beyond the end of time is no bound.
     let until = wait.and_then(|wait| Instant::now().checked_add(wait));
     if until.is_none_or(|until| until > Instant::now()) {
-        let tenure = lock.params()?;
+        let tenure = params(lock)?;
         let group = &tenure.hold.group;
         let counters = lock.place().counters();
         *ask = Some(match lock.options.is_led {
@@ -97,7 +99,7 @@ async fn acquire_held<'a>(
 
 /// Asks once. If the lock is busy, the call counts as ended in this way.
 pub(super) async fn attempt(lock: Lock, if_busy: Outcome) -> Result<LockGuard> {
-    let tenure = lock.params()?;
+    let tenure = params(&lock)?;
     let mut ask = lock.place().counters().attempt(&tenure.hold.group);
     let trying = pin!(async {
         if tenure.turns > 1 {
@@ -129,4 +131,26 @@ fn held<T>(tried: Tried<T>, guard: impl FnOnce(T) -> LockGuard) -> Result<LockGu
         Tried::Held(held) => Ok(guard(held)),
         Tried::Busy { ttl, ahead: waiting } => Err(Error::Busy { ttl, waiting }),
     }
+}
+
+/// What is asked for. Refuses what is wrong before anything is sent.
+fn params(lock: &Lock) -> Result<TenureParams> {
+    let (keys, terms, turns) = lock.open()?;
+    let (_, channel) = lock.keys()?;
+    // A hold with an owner, or whose length is limited, is for one guard alone.
+    let is_plain =
+        lock.owner.is_none() && !terms.fixed && terms.max_hold.is_none() && terms.at_least.is_none();
+    let metrics = &lock.place().counters().metrics;
+    let hold = AcquireParams {
+        keys,
+        channel: Arc::clone(channel),
+        terms,
+        owner: lock.owner.clone(),
+        group: metrics.group(&lock.name, lock.options.group.as_ref()),
+        vote: None,
+    };
+    Ok(TenureParams {
+        hold,
+        turns: if is_plain { turns } else { 1 },
+    })
 }

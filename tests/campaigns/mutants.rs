@@ -14,6 +14,7 @@ mod local;
 mod lua;
 mod metrics;
 mod quorum;
+mod sets;
 mod store;
 
 use std::collections::BTreeSet;
@@ -85,6 +86,7 @@ fn edits() -> impl Iterator<Item = &'static Edit> {
         .chain(leaders::EDITS)
         .chain(local::EDITS)
         .chain(quorum::EDITS)
+        .chain(sets::EDITS)
         .chain(metrics::EDITS)
         .chain(store::EDITS)
         .chain(cli::EDITS)

@@ -16,6 +16,7 @@ mod operator;
 mod overload;
 mod own_thread;
 mod reentrance;
+mod sets;
 mod settings;
 mod spin;
 mod waiting;

@@ -1,0 +1,25 @@
+//! The guards of several locks that are acquired together.
+
+use super::{Edit, edit};
+
+const SET: &str = "src/lock_set.rs";
+
+const SETS: &[&str] = &["--test promises sets::"];
+
+#[rustfmt::skip]
+pub(super) const EDITS: &[Edit] = &[
+    edit("the locks of a set are acquired in the order of their names", SET, "locks.sort_by(|lock, other| lock.name().cmp(other.name()));", "", SETS),
+    edit("a name that comes twice is one lock", SET, "locks.dedup_by(|lock, other| lock.name() == other.name());", "", SETS),
+    edit("a loss ends the wait for the next lock", SET, "lost = taken.first_lost() => return", "lost = taken.first_lost(), if false => return", SETS),
+    edit("a lock that was lost before the end of the wait is told", SET, "        taken.check()?;\n", "", SETS)
+        .equal("the loss is told at the guard's first check"),
+    edit("one bound counts for all locks of a set", SET, "until.saturating_duration_since(Instant::now())", "until.saturating_duration_since(Instant::now() - Duration::from_millis(300))", SETS),
+    edit("a set tells how long it waited altogether", SET, "waited: began.elapsed(),", "waited: ttl,", SETS),
+    edit("the locks of a set come from one manager", SET, "if !lock.has_manager_of(next) {", "if false {", SETS),
+    edit("a name has one setting in a set", SET, " && !lock.has_settings_of(next)", " && false", SETS),
+    edit("an empty set is refused", SET, "if locks.is_empty() {", "if false {", SETS),
+    edit("no lock of a wrong set is asked for", SET, "        locks.iter().try_for_each(|lock| lock.check())?;\n", "", SETS),
+    edit("work ends with the first loss", SET, "            lost = self.first_lost() => Err(lost.into()),\n", "            lost = self.first_lost(), if false => Err(lost.into()),\n", SETS),
+    edit("fences have the order of the names", SET, "self.names.iter().filter_map(|name| self.get(name))", "self.guards.iter().filter_map(|held| self.get(held.name()))", SETS),
+    edit("a release goes on after one that fails", SET, "join_all(self.guards.into_iter().map(LockGuard::release)).await", "futures_util::future::try_join_all(self.guards.into_iter().map(LockGuard::release)).await.map(|_| vec![Ok(())])?", SETS),
+];
