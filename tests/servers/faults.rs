@@ -20,5 +20,6 @@ mod replies;
 mod residue;
 mod roles;
 mod scene;
+mod sets;
 mod unwilling;
 mod waiters;
