@@ -8,10 +8,10 @@ use std::time::Duration;
 ///
 /// # Examples
 /// ```
-/// use fairlock::{Fence, Lock, Result};
+/// use fairlock::{LockManager, Result};
 ///
-/// async fn fence_of(lock: &Lock) -> Result<Fence> {
-///     Ok(lock.acquire().await?.fence())
+/// async fn is_free(locks: &LockManager, name: &str) -> Result<bool> {
+///     Ok(locks.lock(name).status().await?.holder.is_none())
 /// }
 /// ```
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -88,7 +88,7 @@ pub enum Error {
         servers: usize,
         /// The number of servers that are a majority.
         wanted: usize,
-        /// The number of servers that answered.
+        /// The number of servers that answered, and may grant locks.
         answering: usize,
         /// What was wrong with one of the others.
         why: ServerError,
@@ -100,7 +100,8 @@ pub enum Error {
     Refused(ServerError),
     /// The call itself is wrong. Nothing was sent.
     Invalid(Invalid),
-    /// The lease was lost. Work done under it may be half done, and another holder may have the lock.
+    /// The lease was lost. Work done under it may be half done, and another holder may have the lock. A
+    /// [token](crate::HoldToken::run) also gives it after a release.
     Lost(Lost),
     /// The manager was closed, or the runtime that it connected on is gone.
     Closed,
@@ -149,7 +150,7 @@ impl fmt::Display for Error {
             Error::NotReplicated { wanted, got } => {
                 write!(
                     f,
-                    "{got} of {wanted} servers confirmed the grant; it was given back"
+                    "{got} of {wanted} replicas confirmed the grant; it was given back"
                 )
             }
             Error::NoQuorum {
@@ -160,7 +161,7 @@ impl fmt::Display for Error {
             } => {
                 write!(
                     f,
-                    "{wanted} of {servers} servers are needed, and {answering} answered; one that did not: {why}"
+                    "{wanted} of {servers} servers are needed, and {answering} can grant; one that cannot: {why}"
                 )
             }
             Error::Unavailable(e) => write!(f, "server unavailable: {e}"),
@@ -174,16 +175,8 @@ impl fmt::Display for Error {
     }
 }
 
-impl std::error::Error for Error {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Error::Unavailable(e) | Error::Refused(e) | Error::NoQuorum { why: e, .. } => Some(e),
-            Error::Invalid(e) => Some(e),
-            Error::Lost(e) => Some(e),
-            _ => None,
-        }
-    }
-}
+/// There is no source: the text says all, and a report of the whole chain would say it twice.
+impl std::error::Error for Error {}
 
 impl From<Lost> for Error {
     fn from(lost: Lost) -> Error {

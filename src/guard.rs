@@ -32,6 +32,8 @@ use crate::place::held::{Held, HoldRef};
 /// finds the lock free. Nobody waits for its confirmation: the client's runtime repeats it until it is
 /// answered. A drop never blocks or panics, and it works outside a runtime. Use [`release`](Self::release)
 /// for certainty: it reports whether the lock was held until the end.
+/// - If the process ends right after a drop, the release may not be sent, and the lock is free when its lease
+///   ends. Await [`close`](crate::LockManager::close) before.
 /// - `let _ = lock.acquire().await?;` drops the guard at once, and so releases the lock at once. Give the
 ///   guard a name, as in `let _guard = …`.
 /// - Locals that were declared before the guard outlive it: they are dropped after the lock is released.

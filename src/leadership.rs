@@ -170,7 +170,8 @@ impl Leadership {
     /// ends by itself. Then it resigns, as [`Lock::with`] releases, and returns what the work returned.
     ///
     /// The work is called once in each term, with a [token](HoldToken) of the hold: it has the fence, and
-    /// reports the end.
+    /// reports the end. So it must not use up what it captures: write `async |token| …` without `move`, and
+    /// move the whole future, as into `tokio::spawn(async move { leadership.run(…).await })`.
     /// If the lead is lost, the work is dropped at its next `.await`. Tasks that the work has spawned go on;
     /// give each a clone of the token. A campaign that fails with an error that can
     /// [go away](crate::Error::is_transient) is reported at WARN, and repeated. The pauses before a new

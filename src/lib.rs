@@ -41,8 +41,10 @@
 //!
 //! # Overview
 //! - [`LockManager`]: one client of one server, of a cluster, of a [quorum](Quorum), or
-//!   [in memory](LockManager::in_memory); `lock`, `list`, `stats`, `close`.
+//!   [in memory](LockManager::in_memory); `lock`, `all`, `list`, `stats`, `close`.
+//!   [`LockManagerBuilder`] has its settings.
 //! - [`Lock`]: a name and options; `acquire`, `try_acquire`, `with`, `status`, `watch`, `force_release`.
+//! - [`LockSet`]: several locks that are acquired together.
 //! - [`LockGuard`]: a lock that is held; `check`, `lost`, `run`, `release`.
 //! - [`HoldToken`]: what tasks of the holder watch.
 //! - [`Leadership`]: a lock for leaders; `campaign`, `run`, `leader`.
@@ -60,8 +62,8 @@
 //! - `rustls`, `native-tls`: URLs with `rediss://`, by rustls or by the system's TLS library.
 //!   With both, rustls does it.
 //! - `metrics`: records events by the `metrics` crate, for any exporter.
-//! - `serde`: serializes [`Fence`], [`Status`], [`Listed`] and [`Stats`], times as `…_ms`. A fence is an
-//!   integer, and can be read again.
+//! - `serde`: serializes [`Fence`], [`Owner`], [`Status`], [`Holder`], [`Listed`] and [`Stats`], times as
+//!   `…_ms`. A fence is an integer. It alone can be read again.
 //! - `diagnose`: the module `diagnose`, which examines servers before locks are kept on them.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]

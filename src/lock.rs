@@ -127,8 +127,11 @@ impl Lock {
     }
 
     /// Waits for the lock for this long at most. With zero it makes one attempt, as
-    /// [`try_acquire`](Self::try_acquire) does, and this takes as long as the server takes to answer. An
-    /// outage is told up to 20 ms after the time is over, since the last replies are still read.
+    /// [`try_acquire`](Self::try_acquire) does, and this takes as long as the server takes to answer.
+    ///
+    /// An outage is told after the [`server_timeout`](crate::LockManagerBuilder::server_timeout), if that is
+    /// shorter. Otherwise it is told up to 20 ms after the time is over, since the last replies are still
+    /// read.
     ///
     /// # Errors
     /// [`Error::Timeout`] if the time is over. If no server has answered any call meanwhile, it is

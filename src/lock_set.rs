@@ -30,9 +30,8 @@ impl LockManager {
     /// # async fn transfer(_from: fairlock::Fence, _to: fairlock::Fence) {}
     /// let accounts = locks.all(["account:7", "account:3"]);
     /// let guard = accounts.acquire().await?;
-    /// if let [from, to] = guard.fences()[..] {
-    ///     guard.run(transfer(from, to)).await?; // stopped if either lease is lost
-    /// }
+    /// let [from, to] = guard.fences()[..] else { unreachable!("two names") };
+    /// guard.run(transfer(from, to)).await?; // stopped if either lease is lost
     /// guard.release().await?;
     /// # Ok(()) }
     /// ```
@@ -48,7 +47,8 @@ impl LockManager {
 ///
 /// Each lock is acquired as by itself, first come, first served, in the order of the names' bytes. So sets
 /// never wait for each other in a circle, whatever the order in which the names are given. A set keeps the
-/// locks that it has while it waits for the next one.
+/// locks that it has while it waits for the next one. Each lock counts by itself in
+/// [`Stats`](crate::Stats).
 ///
 /// A task that holds a guard may acquire further locks only if their names come later. Otherwise two tasks
 /// can wait for each other; [`acquire_timeout`](Self::acquire_timeout) bounds that.

@@ -348,7 +348,10 @@ pub struct Unreleased {
 
 impl fmt::Display for Unreleased {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "closed with {} locks still held", self.held.len())?;
+        f.write_str("closed")?;
+        if !self.held.is_empty() {
+            write!(f, " with {} locks still held", self.held.len())?;
+        }
         for (i, (name, fence)) in self.held.iter().take(8).enumerate() {
             write!(f, "{} {name:?} (fence {fence})", if i == 0 { ":" } else { "," })?;
         }
@@ -356,7 +359,7 @@ impl fmt::Display for Unreleased {
             f.write_str(", …")?;
         }
         if self.unconfirmed > 0 {
-            write!(f, "; {} releases unconfirmed", self.unconfirmed)?;
+            write!(f, "; calls not confirmed: {}", self.unconfirmed)?;
         }
         Ok(())
     }

@@ -89,14 +89,15 @@ pub struct Holder {
         serde(rename = "held_for_ms", serialize_with = "crate::status::in_ms::of")
     )]
     pub held_for: Duration,
-    /// The time until the latest lease of these guards ends, unless it is renewed. In a quorum, the time
+    /// The time until the latest lease of these guards ends, unless it is renewed. A lock that was just
+    /// handed over shows its [claim window](crate::LockManagerBuilder::claim_window). In a quorum, the time
     /// until fewer leases than a majority are left.
     #[cfg_attr(
         feature = "serde",
         serde(rename = "ttl_ms", serialize_with = "crate::status::in_ms::of")
     )]
     pub ttl: Duration,
-    /// Whether the lock was released, and stays taken until the end of this time
+    /// Whether the lock was released, and stays taken until `ttl` is over
     /// ([`at_least`](crate::Lock::at_least)). It then has an owner of its own. Label and fence are those of
     /// the guard that released it.
     pub kept: bool,

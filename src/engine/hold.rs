@@ -303,6 +303,11 @@ impl Hold {
         (before, holding)
     }
 
+    /// It is a vote of a quorum, and no hold by itself.
+    pub(super) fn is_vote(&self) -> bool {
+        self.calls.are_of_a_vote()
+    }
+
     pub(super) fn is_over(&self) -> bool {
         locked(&self.state).over.is_some()
     }

@@ -163,7 +163,7 @@ impl<W: Future + Unpin> Future for Served<'_, W> {
 fn current() -> Handle {
     Handle::try_current().unwrap_or_else(|_| {
         panic!(
-            "this was polled outside of a Tokio runtime: it needs one with timers and I/O, or a manager with \
+            "this was called outside of a Tokio runtime: it needs one with timers and I/O, or a manager with \
              own_thread"
         )
     })

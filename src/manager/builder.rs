@@ -306,8 +306,8 @@ impl LockManagerBuilder {
     }
 
     /// Gives the manager a thread of its own, named `fairlock`, for its connections and its renewals. So no
-    /// lease is lost because other threads block. Without it, leases are renewed on the runtime of the first
-    /// call.
+    /// lease is lost because other threads block. Without it, leases are renewed on the runtime that
+    /// connected, in memory on that of the first call.
     ///
     /// Calls need no Tokio runtime then: any executor can poll them, and so can `block_on` on a plain thread.
     /// Work that is given to [`with`](crate::Lock::with) or [`run`](crate::LockGuard::run) stays in the task

@@ -15,6 +15,7 @@ mod dial;
 mod failure;
 mod names;
 mod options;
+mod outage;
 mod pair;
 mod primary;
 mod replication;

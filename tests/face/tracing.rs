@@ -73,6 +73,11 @@ fn recorded(work: impl AsyncFnOnce()) -> Recorder {
 /// Records the work on one thread, so that nothing is missed.
 fn recorded_in(paused_time: bool, work: impl AsyncFnOnce()) -> Recorder {
     let recorder = Recorder::default();
+    recorded_by(&recorder, paused_time, work);
+    recorder
+}
+
+fn recorded_by(recorder: &Recorder, paused_time: bool, work: impl AsyncFnOnce()) {
     let subscriber = tracing_subscriber::registry().with(recorder.clone());
     tracing::subscriber::with_default(subscriber, || {
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -82,7 +87,6 @@ fn recorded_in(paused_time: bool, work: impl AsyncFnOnce()) -> Recorder {
             .unwrap();
         runtime.block_on(work());
     });
-    recorder
 }
 
 #[test]
@@ -176,5 +180,33 @@ fn a_server_that_may_evict_locks_is_warned_of() {
         let warnings = recorder.all(Level::WARN.as_str());
         let told = warnings.iter().any(|fields| fields["message"].contains("evict"));
         assert_eq!(told, warns, "{policy}: {warnings:?}");
+    }
+}
+
+/// Nobody calls the client, and `connect_lazy` has returned.
+#[cfg(all(unix, feature = "redis"))]
+#[test]
+fn a_server_that_stays_away_is_warned_of() {
+    let port = fairlock_testkit::free_port();
+    for url in [
+        format!("redis://127.0.0.1:{port}"),
+        format!("redis-cluster://127.0.0.1:{port}"),
+    ] {
+        let recorder = Recorder::default();
+        let told = recorder.clone();
+        recorded_by(&recorder, false, async || {
+            let patience = Duration::from_millis(200);
+            let locks = LockManager::builder().server_timeout(patience).connect_lazy(&url);
+            let _locks = locks.unwrap();
+            let says = || {
+                told.all("WARN")
+                    .into_iter()
+                    .find(|fields| fields["message"].contains("still no connection"))
+            };
+            fairlock_testkit::eventually("told", Duration::from_secs(20), async || says().is_some()).await;
+            let fields = says().unwrap();
+            assert!(fields["server"].contains(&port.to_string()), "{fields:?}");
+            assert!(fields["error"].contains("refused"), "{fields:?}");
+        });
     }
 }

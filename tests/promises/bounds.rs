@@ -354,10 +354,12 @@ async fn everything_can_be_printed(backend: Backend) {
     let error = Error::from(lost.clone());
     assert_eq!(error.to_string(), lost.to_string());
     assert!(lost.to_string().contains("invoice:42"), "{lost}");
-    assert_eq!(error.source().unwrap().to_string(), lost.to_string());
+    assert!(
+        error.source().is_none(),
+        "a report of the chain would say it twice"
+    );
     assert!(!error.is_transient());
     let invalid = locks.lock("").acquire().await.unwrap_err();
-    assert!(invalid.source().is_some());
     assert!(format!("{invalid:?}").contains("Invalid"));
 }
 

@@ -214,7 +214,8 @@ impl Background {
             if let Some(holding) = holding {
                 holding.ended(self.counters(), End::Lost(reason));
             }
-            tracing::warn!(lock.name = %hold.keys.name, lock.fence = hold.fence().get(), ?reason, "lease lost");
+            let what = if hold.is_vote() { "vote lost" } else { "lease lost" };
+            tracing::warn!(lock.name = %hold.keys.name, lock.fence = hold.fence().get(), ?reason, "{what}");
         }
         self.leave(hold);
     }

@@ -56,11 +56,9 @@ impl OwnedHold {
         }
         drop(over);
         held.settled = !matches!(released, Err(Error::Unavailable(_)));
-        match (lost, released) {
-            // The server knows whether another request has held the lock since.
-            (Some(HoldEnd::Expired), Err(Error::Lost(lost))) => Err(lost.into()),
-            (Some(reason), _) => Err(held.hold.lost_by(reason).into()),
-            (None, released) => released,
+        match lost {
+            Some(reason) => Err(held.hold.lost_by(reason).into()),
+            None => released,
         }
     }
 

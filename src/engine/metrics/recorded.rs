@@ -54,7 +54,7 @@ fn describe() {
     describe_counter!(
         TURNS_MISSED,
         Unit::Count,
-        "Times that a request lost its place in the queue."
+        "Times that a request had to queue again."
     );
     describe_counter!(
         VOTES_CORRECTED,

@@ -56,6 +56,7 @@ impl ConnectionPair {
             follower: Some(requests.clone()),
             condemned,
             ping_every,
+            patience: options.server_timeout,
         };
         ConnectionPair {
             pipeline,

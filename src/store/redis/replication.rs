@@ -67,6 +67,7 @@ impl Replication {
             follower: None,
             condemned,
             ping_every: options.heartbeat / 3,
+            patience: options.server_timeout,
         };
         let (requests, inbox) = mpsc::unbounded_channel();
         let rounds = WaitBatcher {

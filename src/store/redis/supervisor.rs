@@ -12,6 +12,7 @@ use super::commands::{Wire, load};
 use super::connection::{Connection, Purpose};
 use super::connector::Connector;
 use super::failure;
+use super::outage::Outage;
 use super::subscriber::Instruction;
 use crate::error::ServerError;
 use crate::store::interface::{Failure, Listener, ServerId};
@@ -34,6 +35,8 @@ pub(super) struct Supervisor {
     pub(super) condemned: mpsc::UnboundedReceiver<Replacement>,
     /// How long a dead connection may go unnoticed while there are no calls.
     pub(super) ping_every: Duration,
+    /// How long the server may be away before that is reported.
+    pub(super) patience: Duration,
 }
 
 impl Supervisor {
@@ -99,11 +102,13 @@ impl Supervisor {
 
     /// Tries until there is a connection, and loads the scripts into its server.
     async fn connect(&self, backoff: &mut Backoff, is_first: bool) -> Connection {
+        let mut outage = Outage::begin(self.patience);
         loop {
             backoff.pause().await;
             match self.open_with_scripts(is_first).await {
                 Ok(connection) => return connection,
                 Err(failure) => {
+                    outage.goes_on(self.connector.server(), &failure);
                     self.pipeline.down(failure::not_sent(failure));
                     if let Some(listener) = self.listener() {
                         listener.lost(self.server);

@@ -194,9 +194,9 @@ pub(super) const EDITS: &[Edit] = &[
     edit("the clock offset of a former server is not used for the next one", CLOCKS, "known.offsets.clear();", "known.offsets.latest_us(LocalTime::ZERO);", CLOCK_TESTS),
     edit("a deadline of one server is never converted with the clock offset of another", CLOCKS,
         "state.known.get(&server)?.offsets.local(deadline, now, span)", "state.known.values().next()?.offsets.local(deadline, now, span)", CLOCK_TESTS),
-    edit("the time of each server follows its own clock", CLOCKS, "        let known = state.known.get(&server);\n", "        let known = state.known.values().next();\n", CLOCK_TESTS),
+    edit("the time of each server follows its own clock", CLOCKS, "let us = match state.known.get(&server) {", "let us = match state.known.values().next() {", CLOCK_TESTS),
     edit("the time of a server follows its own last sample after a reconnect", CLOCKS,
-        "|known| known.latest_us(now)))\n", "|known| known.offsets.latest_us(now).unwrap_or_else(|| state.newest.latest_us(now))))\n", CLOCK_TESTS),
+        "Some(known) => known.latest_us(now),", "Some(known) => known.offsets.latest_us(now).or_else(|| Some(state.newest?.latest_us(now)))?,", CLOCK_TESTS),
 
     edit("the time in which the machine was suspended counts", CLOCK, "rustix::time::ClockId::Boottime", "rustix::time::ClockId::Monotonic", &["--lib clock::"]),
     edit("a timer is not trusted across a suspension", CLOCK, "left.min(Duration::from_secs(1))", "left", &["--lib clock::"]),

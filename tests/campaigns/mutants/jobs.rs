@@ -5,7 +5,7 @@ use super::{Edit, edit};
 
 const GUARD: &str = "src/guard.rs";
 const HOLD: &str = "src/engine/hold.rs";
-const LOCK: &str = "src/lock.rs";
+const LOCK: &str = "src/lock/asking.rs";
 const OPTIONS: &str = "src/options.rs";
 const RELEASE: &str = "lua/release.lua";
 const RULES: &str = "src/store/operations/release.rs";

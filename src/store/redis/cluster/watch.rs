@@ -14,6 +14,7 @@ use super::super::address::Node;
 use super::super::commands::RedisCommand;
 use super::super::dial::staggered;
 use super::super::failure;
+use super::super::outage::Outage;
 use super::super::slot::slot_of;
 use super::discovery::{STAGGER, discover, view_of};
 use super::slots::{View, ranges};
@@ -58,9 +59,13 @@ impl Cluster {
     /// Asks the seeds until one of them knows the cluster.
     async fn meet(&self) {
         let mut backoff = Backoff::at_once();
+        let mut outage = Outage::begin(self.options.server_timeout);
         while self.table().unmet().is_some() {
             backoff.pause().await;
             let met = discover(&self.connector).await;
+            if let Err(failure) = &met {
+                outage.goes_on(self.connector.server(), failure);
+            }
             self.table().meet(met.map_err(failure::not_sent));
             self.learnt.notify_waiters();
         }
