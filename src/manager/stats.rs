@@ -40,7 +40,7 @@ use crate::place::Place;
 /// # Ok(()) }
 /// ```
 #[doc(alias = "metrics")]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Stats {
