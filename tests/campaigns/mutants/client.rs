@@ -238,8 +238,8 @@ pub(super) const EDITS: &[Edit] = &[
         "        // As in `release`.\n        let _running = self.background.keep_running();\n", "", BACKGROUND_TESTS),
     edit("the background takes over a release that was given up", OWNED_HOLD,
         "held.settled = !matches!(released, Err(Error::Unavailable(_)));", "held.settled = true;", &["--test servers faults::unwilling::"]),
-    edit("a late release tells whether the lock has changed hands since", OWNED_HOLD,
-        "            (Some(HoldEnd::Expired), Err(Error::Lost(lost))) => Err(lost.into()),\n", "", IN_MEMORY),
+    edit("a release gives the reason that its guard had given before", OWNED_HOLD,
+        "            Some(reason) => Err(held.hold.lost_by(reason).into()),", "            Some(reason) => released.and(Err(held.hold.lost_by(reason).into())),", IN_MEMORY),
 
     edit("a guard looks at the clock", HOLD, "None if now() >= state.deadline =>", "None if false && now() >= state.deadline =>", IN_MEMORY),
     edit("lost resolves at the deadline by itself", HOLD,
