@@ -48,14 +48,6 @@ impl Credentials {
     }
 
     /// The password of the default user (`requirepass`).
-    ///
-    /// # Examples
-    /// ```
-    /// use fairlock::Credentials;
-    ///
-    /// let shared = Credentials::password("secret");
-    /// # let _ = shared;
-    /// ```
     #[doc(alias = "requirepass")]
     pub fn password(password: impl Into<String>) -> Credentials {
         Credentials {

@@ -19,8 +19,10 @@ use crate::owner::Owner;
 /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
 /// # let locks = fairlock::LockManager::in_memory();
 /// let lock = locks.lock("invoice:42");
+/// let guard = lock.acquire().await?;
 /// let status = lock.status().await?;
-/// assert!(status.holder.is_none() && status.waiting == 0 && status.longest_wait.is_none());
+/// assert_eq!(status.holder.map(|holder| holder.fence), Some(guard.fence()));
+/// assert_eq!((status.waiting, status.longest_wait), (0, None));
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]

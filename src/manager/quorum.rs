@@ -118,6 +118,20 @@ impl Quorum {
     /// [`prefix`](LockManagerBuilder::prefix). A client with a smaller one would let a server grant too early
     /// for the leases of the others. A shorter value brings servers back sooner;
     /// [`lease`](LockManagerBuilder::lease), 30 s by default, must not exceed it.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// use std::time::Duration;
+    /// use fairlock::{LockManager, MemoryStore, Quorum};
+    ///
+    /// let servers = [MemoryStore::new(), MemoryStore::new(), MemoryStore::new()];
+    /// // A server that restarts takes part again after 13 s.
+    /// let quorum = Quorum::in_memory(&servers).longest_lease(Duration::from_secs(10));
+    /// let builder = LockManager::builder().lease(Duration::from_secs(10));
+    /// let locks = builder.connect_quorum(quorum).await?;
+    /// # Ok(()) }
+    /// ```
     pub fn longest_lease(mut self, longest_lease: Duration) -> Quorum {
         self.longest_lease = longest_lease;
         self
