@@ -77,7 +77,10 @@ async fn take_again_and_again(
         let guard = match guard {
             Ok(guard) => guard,
             // A bound can be too short for a first answer.
-            Err(Error::Busy { .. } | Error::Timeout { .. } | Error::Unavailable(_)) => continue,
+            Err(Error::Busy { .. } | Error::Timeout { .. } | Error::Unavailable(_)) => {
+                tokio::time::sleep(patience).await;
+                continue;
+            }
             Err(error) => panic!("{error}"),
         };
         let entries: Vec<_> = (names.iter().zip(guard.fences()))
@@ -88,7 +91,7 @@ async fn take_again_and_again(
                 entry
             })
             .collect();
-        tokio::time::sleep(Duration::from_millis(rng.random_range(0..3))).await;
+        tokio::time::sleep(Duration::from_millis(rng.random_range(0..20))).await;
         guard.check().expect("a lease that is renewed");
         entries.into_iter().for_each(fairlock_testkit::Entry::released);
         if rng.random() {
@@ -106,13 +109,13 @@ async fn killed_processes_leave_nothing(url: &str, dir: &Path, seed: u64) {
     let grants = || -> usize { histories.iter().map(|history| history.grants().len()).sum() };
     for _ in 0..2 {
         let before = grants();
-        eventually("all go on", 20 * SECOND, async || grants() >= before + 300).await;
+        eventually("all go on", 20 * SECOND, async || grants() >= before + 200).await;
         let mut killed = parts.pop().unwrap();
         killed.kill();
         histories.iter().for_each(|history| history.died(killed.pid()));
     }
     let before = grants();
-    eventually("the others go on", 20 * SECOND, async || grants() >= before + 300).await;
+    eventually("the others go on", 20 * SECOND, async || grants() >= before + 200).await;
     for part in &mut parts {
         part.tell("stop");
         let taken: u64 = part.line().await.parse().unwrap();
