@@ -16,7 +16,7 @@ use super::scene::{SECOND, settings};
 
 const NAMES: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
 /// Renewed in time by a process that the others keep from running for a while.
-const LEASE: Duration = Duration::from_secs(3);
+const LEASE: Duration = Duration::from_secs(5);
 
 fn history(dir: &Path, name: &str) -> History {
     History::in_file(dir.join(format!("history-{name}")))
