@@ -350,7 +350,7 @@ impl fmt::Debug for LockGuard {
 }
 
 /// Does the work until it ends, or the lease is lost.
-async fn unless_lost<W: Future>(lost: impl Future<Output = Lost>, work: W) -> Result<W::Output> {
+pub(crate) async fn unless_lost<W: Future>(lost: impl Future<Output = Lost>, work: W) -> Result<W::Output> {
     tokio::select! {
         biased;
         lost = lost => Err(lost.into()),

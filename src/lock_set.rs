@@ -1,8 +1,8 @@
 //! Several locks that are acquired together.
 //!
-//! They are acquired one after the other, in the order of their names. So whoever waits holds only locks
-//! whose names come before the one that it waits for, and no two callers wait for each other. A set knows
-//! nothing of a lock but its calls.
+//! They are acquired one after the other, in the order of their names. A caller that waits for a lock holds
+//! only locks with smaller names, so no two callers wait for each other. A set knows nothing of a lock but
+//! its calls.
 
 use std::fmt;
 use std::future::pending;
@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use crate::error::{Error, HoldEnd, Invalid, Lost, Result};
 use crate::fence::Fence;
-use crate::guard::LockGuard;
+use crate::guard::{LockGuard, unless_lost};
 use crate::lock::Lock;
 use crate::manager::LockManager;
 
@@ -46,7 +46,7 @@ impl LockManager {
 /// Several locks that are acquired together: all of them, or none.
 ///
 /// Each lock is acquired as by itself, first come, first served, in the order of the names' bytes. So sets
-/// never wait for each other in a circle, whatever the order in which the names are given. A set keeps the
+/// never wait for each other in a circle, whatever order the names are given in. A set keeps the
 /// locks that it has while it waits for the next one. Each lock counts by itself in
 /// [`Stats`](crate::Stats).
 ///
@@ -215,7 +215,7 @@ impl LockSet {
     }
 
     /// Waits for all of the locks, runs the work, and releases them. The work gets the fences, in the order
-    /// in which the names were given.
+    /// of the names as they were given.
     ///
     /// # Errors
     /// As for [`acquire`](Self::acquire), and as for [`Lock::with`].
@@ -370,7 +370,7 @@ impl LockSetGuard {
         found.ok().map(|n| &self.guards[n])
     }
 
-    /// Returns the fences, in the order in which the names were given. Each belongs to its own name: a
+    /// Returns the fences, in the order of the names as they were given. Each belongs to its own name: a
     /// resource compares only fences of one name.
     ///
     /// # Examples
@@ -451,11 +451,7 @@ impl LockSetGuard {
     /// ```
     pub async fn run<W: Future>(&self, work: W) -> Result<W::Output> {
         self.check()?;
-        tokio::select! {
-            biased;
-            lost = self.first_lost() => Err(lost.into()),
-            output = work => Ok(output),
-        }
+        unless_lost(self.first_lost(), work).await
     }
 
     /// Releases all of the locks together, and waits until the server has confirmed that.

@@ -12,6 +12,8 @@ use crate::engine::shared::Shared;
 use crate::engine::waitlist::registry::LateListener;
 use crate::error::{Invalid, Result};
 use crate::options::ManagerOptions;
+#[cfg(feature = "redis")]
+use crate::store::Answer;
 use crate::store::Store;
 use crate::store::ids::ClientId;
 use crate::store::label::Label;
@@ -73,26 +75,19 @@ impl LockManagerBuilder {
     pub fn connect_lazy(self, url: &str) -> Result<LockManager> {
         let thread = OwnThread::start_if(self.own_thread)?;
         let _runtime = OwnThread::enter(thread.as_ref());
-        let (late_listener, store, settings) = self.open(url)?;
-        let shared = Shared::new(late_listener, ClientId::random(), store, settings, None, thread);
-        shared.start();
-        Ok(LockManager::of(shared))
+        Ok(self.open(url)?.started(None, thread))
     }
 
     #[cfg(feature = "redis")]
     async fn connect_on(self, thread: Option<OwnThread>, url: String) -> Result<LockManager> {
-        let (late_listener, store, settings) = self.open(&url)?;
-        let deadline = Instant::now() + settings.server_timeout;
-        let first = store.first_answer(deadline).await?;
-        let first = Some(&first);
-        let shared = Shared::new(late_listener, ClientId::random(), store, settings, first, thread);
-        shared.start();
-        Ok(LockManager::of(shared))
+        let opened = self.open(&url)?;
+        let deadline = Instant::now() + opened.settings.server_timeout;
+        let first = opened.store.first_answer(deadline).await?;
+        Ok(opened.started(Some(&first), thread))
     }
 
-    /// A store that connects in the background, who will listen to it, and the settings of its client.
     #[cfg(feature = "redis")]
-    fn open(self, url: &str) -> Result<(Arc<LateListener>, Store, ManagerOptions)> {
+    fn open(self, url: &str) -> Result<Opened> {
         use crate::store::redis;
 
         let (tls, credentials) = (self.tls.clone(), self.credentials.clone());
@@ -105,7 +100,11 @@ impl LockManagerBuilder {
         };
         let (label, options) = (settings.label.clone(), store_options(&settings));
         let store = Store::open(url, trust, label, options, None, listener)?;
-        Ok((late_listener, store, settings))
+        Ok(Opened {
+            store,
+            late_listener,
+            settings,
+        })
     }
 
     /// Creates a client of an in-memory store, which other managers may share. See also
@@ -154,6 +153,29 @@ impl LockManagerBuilder {
             label: label.unwrap_or(self.options.label),
             ..self.options
         })
+    }
+}
+
+/// A store that connects in the background, who will listen to it, and the settings of its client.
+#[cfg(feature = "redis")]
+struct Opened {
+    store: Store,
+    late_listener: Arc<LateListener>,
+    settings: ManagerOptions,
+}
+
+#[cfg(feature = "redis")]
+impl Opened {
+    /// Starts the client of the store. `first` is an answer of its server, if there is one already.
+    fn started(self, first: Option<&Answer<()>>, thread: Option<OwnThread>) -> LockManager {
+        let Opened {
+            store,
+            late_listener,
+            settings,
+        } = self;
+        let shared = Shared::new(late_listener, ClientId::random(), store, settings, first, thread);
+        shared.start();
+        LockManager::of(shared)
     }
 }
 

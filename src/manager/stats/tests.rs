@@ -37,7 +37,7 @@ async fn settle() {
     }
 }
 
-/// Checks that so many calls have ended, each of them once, and so many of them with another error.
+/// Checks that each of these calls has ended once, and these `others` with an error that has no count.
 fn adds_up(locks: &LockManager, calls: u64, others: u64) {
     let stats = locks.stats();
     let ended = stats.acquired

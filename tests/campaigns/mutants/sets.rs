@@ -19,7 +19,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a name has one setting in a set", SET, " && !lock.has_settings_of(next)", " && false", SETS),
     edit("an empty set is refused", SET, "if locks.is_empty() {", "if false {", SETS),
     edit("no lock of a wrong set is asked for", SET, "        locks.iter().try_for_each(|lock| lock.check())?;\n", "", SETS),
-    edit("work ends with the first loss", SET, "            lost = self.first_lost() => Err(lost.into()),\n", "            lost = self.first_lost(), if false => Err(lost.into()),\n", SETS),
+    edit("work ends with the first loss", SET, "unless_lost(self.first_lost(), work).await", "Ok(work.await)", SETS),
     edit("fences have the order of the names", SET, "self.names.iter().filter_map(|name| self.get(name))", "self.guards.iter().filter_map(|held| self.get(held.name()))", SETS),
     edit("a release goes on after one that fails", SET, "join_all(self.guards.into_iter().map(LockGuard::release)).await", "futures_util::future::try_join_all(self.guards.into_iter().map(LockGuard::release)).await.map(|_| vec![Ok(())])?", SETS),
 ];
