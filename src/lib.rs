@@ -118,7 +118,7 @@ pub use lock::Lock;
 pub use lock_set::{LockSet, LockSetGuard};
 pub use manager::{LockManager, LockManagerBuilder, Quorum, Stats, Unreleased};
 pub use owner::Owner;
-pub use status::{Holder, Listed, LockStream, Status};
+pub use status::{Holder, Kind, Listed, LockStream, Status};
 pub use store::memory::MemoryStore;
 #[cfg(all(feature = "redis", any(fuzzing, test)))]
 #[doc(hidden)]

@@ -105,6 +105,30 @@ pub struct Holder {
     pub kept: bool,
 }
 
+/// What a name is used for. A lock, a semaphore and a read/write lock of the same name share nothing.
+///
+/// # Examples
+/// ```
+/// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+/// # let locks = fairlock::LockManager::in_memory();
+/// use fairlock::Kind;
+///
+/// let _guard = locks.lock("invoice:42").acquire().await?;
+/// assert_eq!(locks.list_all("*").await?[0].kind, Kind::Lock);
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
+#[non_exhaustive]
+pub enum Kind {
+    /// One guard at a time: [`LockManager::lock`](crate::LockManager::lock).
+    Lock,
+    /// Several permits.
+    Semaphore,
+    /// Several readers, or one writer.
+    ReadWrite,
+}
+
 /// A lock in the list of [`LockManager::list`](crate::LockManager::list).
 ///
 /// # Examples
@@ -123,6 +147,8 @@ pub struct Holder {
 pub struct Listed {
     /// The name of the lock.
     pub name: String,
+    /// What the name is used for here.
+    pub kind: Kind,
     /// Its holder, and how many requests wait for it.
     #[cfg_attr(feature = "serde", serde(flatten))]
     pub status: Status,
@@ -218,6 +244,7 @@ mod tests {
         };
         let listed = Listed {
             name: "a".to_owned(),
+            kind: Kind::ReadWrite,
             status: Status {
                 holder: Some(holder),
                 waiting: 3,
@@ -225,7 +252,7 @@ mod tests {
             },
         };
         let shown = serde_json::json!({
-            "name": "a", "waiting": 3, "longest_wait_ms": 5,
+            "name": "a", "kind": "read_write", "waiting": 3, "longest_wait_ms": 5,
             "holder": {
                 "label": null, "owner": Owner::named("job:7").as_str(), "fence": 7, "holds": 1,
                 "held_for_ms": 1, "ttl_ms": 2000, "kept": false,

@@ -35,8 +35,9 @@ pub(crate) struct Seen {
 impl Seen {
     pub(crate) fn on_one(answer: Answer<Inspected>) -> Seen {
         let Answer { at, reply, .. } = answer;
-        let client = reply.holder.as_ref().map(|holding| holding.client.clone());
-        let holder = reply.holder.map(|holding| Holder {
+        let first = reply.holders.into_iter().next();
+        let client = first.as_ref().map(|holding| holding.client.clone());
+        let holder = first.map(|holding| Holder {
             label: None,
             held_for: held_for(holding.fence, at.now),
             ttl: holding.deadline.since(at.now),

@@ -285,14 +285,16 @@ impl Waitlist {
 
     pub(crate) fn pushed(&self, from: ServerId, message: &str) {
         match Push::parse(message) {
-            Some(Push::Granted(grant)) => {
-                let span = grant.request.grant();
-                // Without a clock offset, the local end of the grant is unknown.
-                let deadline = self.client.clocks.local(from, grant.deadline, span);
-                // No script grants for longer than that. But every user with rights to the channel can
-                // publish.
-                let latest = self.client.now().after(span);
-                self.deliver(&grant, deadline.filter(|deadline| *deadline <= latest));
+            Some(Push::Granted(grants)) => {
+                for grant in &grants {
+                    let span = grant.request.grant();
+                    // Without a clock offset, the local end of the grant is unknown.
+                    let deadline = self.client.clocks.local(from, grant.deadline, span);
+                    // No script grants for longer than that. But every user with rights to the channel can
+                    // publish.
+                    let latest = self.client.now().after(span);
+                    self.deliver(grant, deadline.filter(|deadline| *deadline <= latest));
+                }
             }
             Some(Push::Kept) => self.poll_now(),
             None => self.ask_all(),

@@ -15,7 +15,7 @@ use crate::engine::retry::until_answered;
 use crate::error::{Error, Invalid, Result};
 use crate::place::Place;
 use crate::quorum::{majority_of, no_majority};
-use crate::status::{Listed, LockStream};
+use crate::status::{Kind, Listed, LockStream};
 use crate::store::keys::Keys;
 use crate::store::{Page, Position};
 
@@ -115,7 +115,8 @@ impl LockManager {
 
     /// The name of the lock with this key. Other hashes under the prefix are no locks.
     fn name_of(&self, key: &str) -> Option<Arc<str>> {
-        Some(Keys::of_lock_key(&self.place().client().options.prefix, key)?.name)
+        let keys = Keys::of_lock_key(&self.place().client().options.prefix, key)?;
+        (keys.kind == Kind::Lock).then_some(keys.name)
     }
 
     /// A lock that was released stays on the server for a while. It is not listed.
@@ -124,6 +125,7 @@ impl LockManager {
         let is_in_use = status.holder.is_some() || status.waiting > 0;
         Ok(is_in_use.then(|| Listed {
             name: name.to_string(),
+            kind: Kind::Lock,
             status,
         }))
     }

@@ -87,7 +87,7 @@ impl QuorumClient {
     fn ballots<'a>(&self, told: &'a [Told]) -> HashMap<(&'a str, u64), Vec<&'a Told>> {
         let mut ballots: HashMap<_, Vec<_>> = HashMap::new();
         for told in told {
-            let Some(holding) = &told.inspected.holder else {
+            let Some(holding) = told.inspected.holders.first() else {
                 continue;
             };
             let request = RequestId::from_wire(holding.owner.as_str());
@@ -105,7 +105,7 @@ impl QuorumClient {
         let ((client, ballot), told) = ballots.find(|(_, told)| told.len() >= self.majority())?;
         let holds = told
             .iter()
-            .filter_map(|told| Some((told, told.inspected.holder.as_ref()?)));
+            .filter_map(|told| Some((told, told.inspected.holders.first()?)));
         let fences: Vec<_> = holds
             .clone()
             .map(|(told, hold)| (told.server, hold.fence))

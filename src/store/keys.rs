@@ -4,16 +4,18 @@ use std::sync::Arc;
 
 use super::ids::ClientId;
 use crate::error::Invalid;
+use crate::status::Kind;
 
 /// The longest lock name, in bytes.
 const MAX_NAME_BYTES: usize = 512;
 
-/// All names that one lock has on the server. All keys share one hash slot. The kind stands before the hash
-/// tag, so two lock names never produce the same key.
+/// All names that one lock has on the server. All keys share one hash slot. What a key is stands before the
+/// hash tag, so neither two names nor two kinds of lock ever produce the same key.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Keys {
     pub(crate) name: Arc<str>,
-    /// A hash: the lock itself.
+    pub(crate) kind: Kind,
+    /// A hash: the lock itself, or the permits of a semaphore or a read/write lock.
     pub(crate) lock: String,
     /// A sorted set: request → ticket.
     pub(crate) queue: String,
@@ -21,37 +23,60 @@ pub(crate) struct Keys {
     pub(crate) clients: String,
     /// The prefix of the unlock channels. The channel of a client ends with the client's id.
     pub(super) channel: String,
-    /// A hash: the spin lock of the same name.
+    /// A hash: the spin lock of the same name. Empty for permits.
     pub(crate) spin: String,
+    /// A sorted set: request → a time (ms) before which its hold of permits is not over. Empty for a lock.
+    pub(crate) timers: String,
 }
 
 impl Keys {
     pub(crate) fn new(prefix: &str, name: &str) -> Result<Keys, Invalid> {
+        Keys::of_kind(Kind::Lock, prefix, name)
+    }
+
+    /// The keys of a lock of this kind.
+    pub(crate) fn of_kind(kind: Kind, prefix: &str, name: &str) -> Result<Keys, Invalid> {
         check_name(name)?;
         let tagged = if name.starts_with('{') {
             name.to_owned()
         } else {
             format!("{{{name}}}")
         };
+        let kept_as = match kind {
+            Kind::Lock => "",
+            Kind::Semaphore => SEMAPHORE,
+            Kind::ReadWrite => READ_WRITE,
+        };
+        let only_for = |of_a_lock: bool, key: &str| match of_a_lock == (kind == Kind::Lock) {
+            true => format!("{prefix}:{key}{kept_as}{tagged}"),
+            false => String::new(),
+        };
         Ok(Keys {
             name: name.into(),
-            lock: format!("{prefix}:{tagged}"),
-            queue: format!("{prefix}:queue:{tagged}"),
-            clients: format!("{prefix}:clients:{tagged}"),
-            channel: format!("{prefix}:unlock:{tagged}:"),
-            spin: format!("{prefix}:spin:{tagged}"),
+            kind,
+            lock: format!("{prefix}:{kept_as}{tagged}"),
+            queue: format!("{prefix}:queue:{kept_as}{tagged}"),
+            clients: format!("{prefix}:clients:{kept_as}{tagged}"),
+            channel: format!("{prefix}:unlock:{kept_as}{tagged}:"),
+            spin: only_for(true, "spin:"),
+            timers: only_for(false, "timers:"),
         })
     }
 
     /// The keys of the lock whose own key this is, under this prefix. Returns `None` for any other key.
     pub(crate) fn of_lock_key(prefix: &str, key: &str) -> Option<Keys> {
-        let tagged = key.strip_prefix(prefix)?.strip_prefix(':')?;
+        let own = key.strip_prefix(prefix)?.strip_prefix(':')?;
+        let kinds = [(SEMAPHORE, Kind::Semaphore), (READ_WRITE, Kind::ReadWrite)];
+        let of_permits = kinds
+            .into_iter()
+            .find_map(|(kept_as, kind)| Some((own.strip_prefix(kept_as)?, kind)));
+        let (tagged, kind) = of_permits.unwrap_or((own, Kind::Lock));
         let name = tagged
             .strip_prefix('{')?
             .strip_suffix('}')
             // The whole name is the tag, unless the name has a tag of its own.
             .unwrap_or(tagged);
-        Keys::new(prefix, name).ok()
+        Keys::of_kind(kind, prefix, name).ok()
     }
 
     /// The channel that tells `client` about this lock.
@@ -96,8 +121,12 @@ fn check_name(name: &str) -> Result<(), Invalid> {
     Ok(())
 }
 
-/// The kinds of keys and channels other than the lock itself.
-const KINDS: [&str; 4] = ["queue", "clients", "unlock", "spin"];
+/// What stands before the hash tag in the keys of a semaphore, and in those of a read/write lock.
+const SEMAPHORE: &str = "semaphore:";
+const READ_WRITE: &str = "rw:";
+
+/// What may stand before the hash tag in keys and channels.
+const KINDS: [&str; 7] = ["queue", "clients", "unlock", "spin", "timers", "semaphore", "rw"];
 
 /// Checks a prefix. It stands before the hash tag, so it must not contain one. It must not end with a kind:
 /// otherwise its locks would share keys with the locks under a shorter prefix.

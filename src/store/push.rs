@@ -1,5 +1,7 @@
 //! Pushes: the messages on unlock channels.
 
+use std::fmt::Write;
+
 use crate::fence::Fence;
 use crate::store::ids::RequestId;
 use crate::store::interface::Grant;
@@ -8,8 +10,9 @@ use crate::time::server_time::ServerTime;
 /// A message on an unlock channel. Its first word is its version. Later versions may add more words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Push {
-    /// The lock was handed to a request: `1 <fence> <deadline> <request>`.
-    Granted(Grant),
+    /// The lock was handed to a request: `1 <fence> <deadline> <request>`. For permits, several grants can follow
+    /// one another.
+    Granted(Vec<Grant>),
     /// The lock was released, but stays taken until another time than its waiters know: `2`.
     Kept,
 }
@@ -23,15 +26,14 @@ impl Push {
         let mut parts = message.split(' ');
         match parts.next()? {
             Self::GRANTED => {
-                let fence = Fence::new(parts.next()?.parse().ok()?)?;
-                let deadline = ServerTime::from_ms(parts.next()?.parse().ok()?);
-                let request = RequestId::from_wire(parts.next()?)?;
-                Some(Push::Granted(Grant {
-                    request,
-                    fence,
-                    deadline,
-                    pushed: true,
-                }))
+                let mut grants = vec![grant(parts.next()?, &mut parts)?];
+                while let Some(fence) = parts.next() {
+                    let Some(grant) = grant(fence, &mut parts) else {
+                        break;
+                    };
+                    grants.push(grant);
+                }
+                Some(Push::Granted(grants))
             }
             Self::KEPT => Some(Push::Kept),
             _ => None,
@@ -40,14 +42,26 @@ impl Push {
 
     pub(crate) fn write(&self) -> String {
         match self {
-            Push::Granted(grant) => format!(
-                "{} {} {} {}",
-                Self::GRANTED,
-                grant.fence,
-                grant.deadline.ms(),
-                grant.request
-            ),
+            Push::Granted(grants) => {
+                let mut message = Self::GRANTED.to_owned();
+                for grant in grants {
+                    let (fence, deadline) = (grant.fence, grant.deadline.ms());
+                    // Writing to a string cannot fail.
+                    let _ = write!(message, " {fence} {deadline} {}", grant.request);
+                }
+                message
+            }
             Push::Kept => Self::KEPT.to_owned(),
         }
     }
+}
+
+/// Reads one grant of a message. Later versions may have other words after the grants.
+fn grant<'a>(fence: &str, rest: &mut impl Iterator<Item = &'a str>) -> Option<Grant> {
+    Some(Grant {
+        fence: Fence::new(fence.parse().ok()?)?,
+        deadline: ServerTime::from_ms(rest.next()?.parse().ok()?),
+        request: RequestId::from_wire(rest.next()?)?,
+        pushed: true,
+    })
 }

@@ -36,8 +36,8 @@ const SPAN: Duration = Duration::from_secs(30);
 /// Checks a message on an unlock channel. If it parses, writing and parsing it again gives the same message.
 pub fn push(message: &str) {
     if let Some(push) = Push::parse(message) {
-        if let Push::Granted(grant) = &push {
-            request(grant.request.as_str());
+        if let Push::Granted(grants) = &push {
+            grants.iter().for_each(|grant| request(grant.request.as_str()));
         }
         assert_eq!(Push::parse(&push.write()), Some(push));
     }
@@ -296,7 +296,7 @@ fn looked(reply: &Looked, now: ServerTime) -> Written {
 
 fn inspected(reply: &Inspected, _: ServerTime) -> Written {
     let first = reply.first.map_or(0, |ticket| ticket.0).to_string();
-    match &reply.holder {
+    match reply.holders.first() {
         Some(InspectedHold {
             owner,
             client,
@@ -304,6 +304,8 @@ fn inspected(reply: &Inspected, _: ServerTime) -> Written {
             holds,
             deadline,
             kept: _, // the owner shows it
+            permits: _,
+            of: _,
         }) => {
             let rest = vec![
                 fence.get().to_string(),

@@ -386,7 +386,15 @@ async fn is_held(shared: &Shared, keys: &Arc<Keys>, terms: &LeaseTerms) -> bool 
         keys: Arc::clone(keys),
         request: client.next_request(terms, None),
     };
-    client.store.call(call).await.unwrap().reply.holder.is_some()
+    client
+        .store
+        .call(call)
+        .await
+        .unwrap()
+        .reply
+        .holders
+        .first()
+        .is_some()
 }
 
 /// Race: A client is closed while a waiter enters, is granted the lock, or releases it.
@@ -434,11 +442,11 @@ async fn client_closed_as_its_waiter_is_granted_the_lock_keeps_the_hold() {
     });
     assert!(!client.is_closed());
     let now = client.clocks.server_time(ServerId::default()).unwrap();
-    let push = Push::Granted(Grant {
+    let push = Push::Granted(vec![Grant {
         deadline: now.after(grant.request.grant()),
         pushed: true,
         ..grant
-    });
+    }]);
     waitlist.pushed(ServerId::default(), &push.write());
     assert!(client.is_closed());
 

@@ -657,7 +657,7 @@ async fn after_a_reconnect_a_push_is_only_a_reason_to_ask() {
     let first = waitlist.first().unwrap();
     let client = fixture.waitlists().client();
     let request = locked(&waitlist.state).waiters[&first].request.clone();
-    let push = Push::Granted(Grant {
+    let push = Push::Granted(vec![Grant {
         fence: guard.fence(),
         deadline: client
             .clocks
@@ -666,7 +666,7 @@ async fn after_a_reconnect_a_push_is_only_a_reason_to_ask() {
             .after(request.grant()),
         pushed: true,
         request,
-    });
+    }]);
     fixture.waitlists().reconnected(ServerId::default());
     // By the former clock offset the grant would be in time.
     waitlist.pushed(ServerId::default(), &push.write());

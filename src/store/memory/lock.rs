@@ -309,8 +309,8 @@ impl Lock {
             let is_alive = self.clients.get(client).is_some_and(|until| *until > now.ms);
             if is_alive && channels.subscribers(&channel) > 0 {
                 let grant_ms = millis(request.grant());
-                let push =
-                    pushed_grant(&request, fence, now, grant_ms).map(|grant| Push::Granted(grant).write());
+                let push = pushed_grant(&request, fence, now, grant_ms)
+                    .map(|grant| Push::Granted(vec![grant]).write());
                 if push.is_some_and(|push| channels.publish(&channel, &push)) {
                     self.grant(holder, &request, fence, now, grant_ms, true);
                     return HandOver::Handed;

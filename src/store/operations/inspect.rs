@@ -21,7 +21,10 @@ pub(crate) struct Inspect {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Inspected {
-    pub(crate) holder: Option<InspectedHold>,
+    /// A lock has one at most. Of permits, the first 100, in the order in which their holds end.
+    pub(crate) holders: Vec<InspectedHold>,
+    /// The number of permits that are in use. For a lock, 1 if it is held.
+    pub(crate) in_use: u64,
     pub(crate) waiting: u64,
     /// The ticket of the first request in the queue.
     pub(crate) first: Option<Ticket>,
@@ -38,6 +41,9 @@ pub(crate) struct InspectedHold {
     pub(crate) deadline: ServerTime,
     /// The lock was released, and is only kept taken until then.
     pub(crate) kept: bool,
+    /// How many permits it has, and of how many at most. 1 of 1 for a lock.
+    pub(crate) permits: u32,
+    pub(crate) of: u32,
 }
 
 impl Operation for Inspect {
@@ -66,7 +72,7 @@ impl Operation for Inspect {
 
     fn read(&self, reply: &str) -> Result<(ServerTime, Inspected), ReplyError> {
         let mut words = ReplyReader::of(reply, self.request.as_str())?;
-        let (holder, waiting) = match words.status {
+        let (holders, waiting) = match words.status {
             1 => {
                 let (deadline, fence) = (words.deadline, words.fence()?);
                 let (owner, holds) = (words.text()?, words.number()?);
@@ -78,21 +84,24 @@ impl Operation for Inspect {
                     holds,
                     deadline,
                     kept: RequestId::from_wire(owner).is_some_and(|request| request.is_kept()),
+                    permits: 1,
+                    of: 1,
                 };
-                (Some(holding), waiting)
+                (vec![holding], waiting)
             }
             2 => {
                 words.skip(3);
                 let waiting = words.number()?;
                 words.skip(1);
-                (None, waiting)
+                (Vec::new(), waiting)
             }
             3 => return Err(ReplyError::Elsewhere),
             _ => return Err(words.malformed()),
         };
         let first = words.number()?;
         let inspected = Inspected {
-            holder,
+            in_use: holders.len() as u64,
+            holders,
             waiting,
             first: (waiting > 0).then_some(Ticket(first)),
         };
@@ -104,17 +113,23 @@ impl Operation for Inspect {
         let lock = rules.lock(&self.keys.lock);
         let (holder, _) = lock.read(now, None);
         let held = holder.request.as_ref().filter(|_| holder.is_held());
+        let holders: Vec<_> = held
+            .zip(Fence::new(holder.fence))
+            .map(|(request, fence)| InspectedHold {
+                owner: Owner::from_wire(request.owner()),
+                client: ClientId::from_wire(request.client()),
+                fence,
+                holds: holder.holds.len() as u64,
+                deadline: ServerTime::from_ms(holder.deadline()),
+                kept: request.is_kept(),
+                permits: 1,
+                of: 1,
+            })
+            .into_iter()
+            .collect();
         Inspected {
-            holder: held
-                .zip(Fence::new(holder.fence))
-                .map(|(request, fence)| InspectedHold {
-                    owner: Owner::from_wire(request.owner()),
-                    client: ClientId::from_wire(request.client()),
-                    fence,
-                    holds: holder.holds.len() as u64,
-                    deadline: ServerTime::from_ms(holder.deadline()),
-                    kept: request.is_kept(),
-                }),
+            in_use: holders.len() as u64,
+            holders,
             waiting: lock.queue.len() as u64,
             first: lock.queue.order.first().map(|(ticket, _)| Ticket(*ticket)),
         }

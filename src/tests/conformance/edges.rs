@@ -144,7 +144,7 @@ fn a_full_server_takes_no_further_hold_of_an_owner() {
         "{refused:?}"
     );
     let (keys, request) = (world.keys[0].clone(), first);
-    assert_eq!(world.ask(&Inspect { keys, request }).holder.unwrap().holds, 1);
+    assert_eq!(world.ask(&Inspect { keys, request }).holders[0].holds, 1);
 }
 
 #[test]
@@ -199,10 +199,7 @@ fn call_for_the_lock_alone_does_all_but_queueing() {
         request: mine.request.clone(),
     };
     let inspected = world.ask_alone(&inspect).unwrap();
-    assert_eq!(
-        (inspected.holder.unwrap().fence, inspected.waiting),
-        (grant.fence, 0)
-    );
+    assert_eq!((inspected.holders[0].fence, inspected.waiting), (grant.fence, 0));
     assert!(matches!(world.ask(&other), Acquired::Contended(_)));
     assert_eq!(world.ask_alone(&inspect), Err(ReplyError::Elsewhere));
     assert_eq!(world.ask(&inspect).waiting, 1);
@@ -259,7 +256,7 @@ fn live_record_is_enough_for_hand_over_with_uncounted_receivers() {
             floor: None,
         };
         assert_eq!(world.ask_by(&release, way).outcome, ReleaseOutcome::Released);
-        let holder = world.ask(&Inspect { keys, request: of(1) }).holder;
+        let holder = world.ask(&Inspect { keys, request: of(1) }).holders.pop();
         assert_eq!(holder.is_some(), is_handed_over, "{way:?}: {holder:?}");
     }
 }
@@ -341,7 +338,7 @@ fn client_is_passed_over_in_the_millisecond_of_its_records_expiry() {
             release(0, None),
         ]);
         let (keys, request) = (world.keys[0].clone(), world.requests[1].clone());
-        let holder = world.ask(&Inspect { keys, request }).holder;
+        let holder = world.ask(&Inspect { keys, request }).holders.pop();
         assert_eq!(holder.is_some(), is_alive, "{us}: {holder:?}");
     }
 }

@@ -150,7 +150,7 @@ impl Modelled for Inspect {
     const FREES_MEMORY: bool = true;
 
     fn kind(reply: &Inspected) -> &'static str {
-        match &reply.holder {
+        match reply.holders.first() {
             Some(holding) if holding.kept => "inspected, kept",
             Some(_) => "inspected, held",
             None => "inspected, free",

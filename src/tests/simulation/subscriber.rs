@@ -294,12 +294,15 @@ impl Listener for SimSubscriber {
             return;
         };
         let network = &ends.network;
-        if let (Some(Push::Granted(grant)), Some((key, _))) = (Push::parse(message), channel.rsplit_once(':'))
+        if let (Some(Push::Granted(grants)), Some((key, _))) =
+            (Push::parse(message), channel.rsplit_once(':'))
         {
-            network.history.record(Event::Pushed {
-                key: key.replacen(":unlock", "", 1).trim_end_matches(':').to_owned(),
-                grant,
-            });
+            for grant in grants {
+                network.history.record(Event::Pushed {
+                    key: key.replacen(":unlock", "", 1).trim_end_matches(':').to_owned(),
+                    grant,
+                });
+            }
         }
         if network.strikes(Fault::LostPush, ends.client) {
             return;

@@ -209,7 +209,7 @@ impl World {
     /// The last pushed grant.
     fn pushed(&self) -> Grant {
         match self.wires.pushes.last() {
-            Some(Push::Granted(grant)) => grant.clone(),
+            Some(Push::Granted(grants)) => grants[0].clone(),
             other => panic!("{other:?} instead of a grant"),
         }
     }
@@ -283,7 +283,7 @@ fn only_an_unclaimed_lease_makes_its_client_count_as_dead() {
         world.queue(&request(3));
         world.pass(2_000);
         world.acquire(&request(3), Mode::Wait);
-        let next = world.inspect().holder.unwrap().owner;
+        let next = world.inspect().holders.remove(0).owner;
         let is_passed_over = next.as_str() != own_grant.as_str();
         assert_eq!(
             is_passed_over,
@@ -307,7 +307,7 @@ fn client_listening_at_a_replica_is_passed_over_without_a_push() {
         .pushes
         .iter()
         .map(|push| match push {
-            Push::Granted(grant) => grant.request.clone(),
+            Push::Granted(grants) => grants[0].request.clone(),
             Push::Kept => panic!("nothing was kept"),
         })
         .collect();
@@ -338,10 +338,7 @@ fn a_try_never_overtakes_and_is_never_queued() {
     world.acquire(&request(4), Mode::Try);
     // The presence record of the first client in the queue has expired. The client cannot be reached, and no
     // other request is queued.
-    assert_eq!(
-        world.inspect().holder.unwrap().owner.as_str(),
-        request(4).as_str()
-    );
+    assert_eq!(world.inspect().holders[0].owner.as_str(), request(4).as_str());
 
     let mut world = World::new();
     world.grant(&request(1));
@@ -361,9 +358,9 @@ fn an_owner_holds_several_times_under_one_fence_and_each_hold_ends_by_itself() {
     let inner = world.grant(&owned(2, 1));
     assert_eq!(inner.fence, outer.fence);
     assert_eq!(inner.deadline, world.in_ms(LEASE_MS));
-    assert_eq!(world.inspect().holder.unwrap().holds, 2);
+    assert_eq!(world.inspect().holders[0].holds, 2);
     world.pass(LEASE_MS - 10_000);
-    assert_eq!(world.inspect().holder.unwrap().holds, 1);
+    assert_eq!(world.inspect().holders[0].holds, 1);
     assert_eq!(world.renew(&outer, LEASE_MS, ServerTime::MAX), Renewed::Expired);
     assert_eq!(world.give(&outer), ReleaseOutcome::Expired);
     let again = world.grant(&owned(1, 2));
@@ -403,7 +400,7 @@ fn nothing_changes_a_lock_that_is_kept() {
     assert_eq!(world.give(&holder), ReleaseOutcome::Expired);
     world.withdraw(std::slice::from_ref(&holder.request));
     assert_eq!(world.release(&holder.request, keep), ReleaseOutcome::Released);
-    let kept = world.inspect().holder.expect("kept");
+    let kept = world.inspect().holders.remove(0);
     assert!(kept.kept && kept.deadline == until && kept.fence == holder.fence);
     assert_eq!(world.wires.pushes.len(), 1);
 
@@ -482,7 +479,7 @@ fn a_renewal_never_revives_never_shortens_and_keeps_to_its_cap() {
     );
     world.pass(29_500);
     assert_eq!(world.renew(&grant, LEASE_MS, ServerTime::MAX), Renewed::Expired);
-    assert_eq!(world.inspect().holder, None);
+    assert_eq!(world.inspect().holders, []);
     world.grant(&request(2));
     assert_eq!(world.renew(&grant, LEASE_MS, ServerTime::MAX), Renewed::Taken);
 }
@@ -564,7 +561,7 @@ fn late_call_does_nothing() {
     call.not_after = Arc::new(world.time());
     world.pass(1);
     assert_eq!(world.run(&call), Acquired::ExpiredCall);
-    assert_eq!(world.inspect().holder, None);
+    assert_eq!(world.inspect().holders, []);
     // But the reply reports a grant that exists already.
     let grant = world.grant(&request(1));
     let was_queued = false;
@@ -745,7 +742,7 @@ fn a_hand_over_gives_the_fence_after_the_last_one_that_the_hold_used() {
     assert_eq!(world.give(&grant), ReleaseOutcome::Taken);
     assert_eq!(world.renew(&grant, LEASE_MS, ServerTime::MAX), Renewed::Taken);
     assert_eq!(
-        world.inspect().holder.map(|holder| holder.fence),
+        world.inspect().holders.first().map(|holder| holder.fence),
         Some(pushed.fence)
     );
 }
