@@ -3,7 +3,6 @@
 
 mod http;
 
-use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
@@ -44,7 +43,7 @@ pub(crate) async fn lead(lead: &Lead) -> Result<u8, Failure> {
     let place = Place::of(&run.connection)?;
     let report = Report::of(&run.taking)?;
     let mut signals = Signals::catch()?;
-    let (leading, led) = watch::channel(Weak::new());
+    let (leading, led) = watch::channel(None);
     if let Some(address) = lead.http {
         let served = Served::new(&run.taking.name, led);
         http::serve(address, served, place.clone(), &report).await?;
@@ -57,7 +56,7 @@ pub(crate) async fn lead(lead: &Lead) -> Result<u8, Failure> {
         let began = Instant::now();
         let outcome = match taken {
             Ok(held) => {
-                leading.send_replace(Arc::downgrade(&held.guard));
+                leading.send_replace(Some(held.guard.token()));
                 if has_command {
                     with_command(run, kill_after, held, &mut signals, &report).await?
                 } else {

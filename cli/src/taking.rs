@@ -1,7 +1,6 @@
 //! Taking a lock, and giving it back.
 
 use std::pin::pin;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fairlock::{Error, HoldEnd, Lock, LockGuard, LockManager, Owner};
@@ -23,8 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// A lock that is held, and the client that holds it.
 pub(crate) struct Held {
     locks: LockManager,
-    /// Shared with those that look at it, and keep none.
-    pub(crate) guard: Arc<LockGuard>,
+    pub(crate) guard: LockGuard,
     pub(crate) since: Instant,
 }
 
@@ -63,7 +61,7 @@ impl Held {
                 report.acquired(guard.fence().get(), began.elapsed());
                 Ok(Held {
                     locks,
-                    guard: Arc::new(guard),
+                    guard,
                     since: Instant::now(),
                 })
             }
@@ -104,17 +102,16 @@ impl Held {
     async fn release(self, signals: &mut Signals, report: &Report) {
         let (name, fence) = (self.guard.name().to_owned(), self.guard.fence().get());
         let released = tokio::select! {
-            released = release(self.guard) => released,
-            _ = signals.next() => None,
+            released = self.guard.release() => released,
+            _ = signals.next() => return,
         };
         match released {
-            Some(Ok(())) => report.released(fence, self.since.elapsed()),
-            Some(Err(Error::Lost(lost))) => {
+            Ok(()) => report.released(fence, self.since.elapsed()),
+            Err(Error::Lost(lost)) => {
                 let why = format!("{lost}; what was done last may have overlapped with another holder");
                 report.lost(fence, reason(lost.reason), &why);
             }
-            Some(Err(error)) => report.words(&format!("the release of {name} is not confirmed: {error}")),
-            None => {}
+            Err(error) => report.words(&format!("the release of {name} is not confirmed: {error}")),
         }
     }
 
@@ -130,11 +127,6 @@ impl Held {
         drop(self.guard);
         close(&self.locks).await;
     }
-}
-
-/// There is nothing to release if somebody else has kept the guard.
-async fn release(guard: Arc<LockGuard>) -> Option<fairlock::Result<()>> {
-    Some(Arc::into_inner(guard)?.release().await)
 }
 
 /// The reason of a loss, for machines.

@@ -2,10 +2,10 @@
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
-use fairlock::{LockGuard, LockManager};
+use fairlock::{HoldToken, LockManager};
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
@@ -42,7 +42,7 @@ const BUCKETS: [f64; 16] = [
 pub(super) struct Served {
     name: String,
     /// The last lead of this process.
-    lead: watch::Receiver<Weak<LockGuard>>,
+    lead: watch::Receiver<Option<HoldToken>>,
 }
 
 /// What the last answer was, or why there was none.
@@ -57,7 +57,7 @@ struct Leader<'a> {
 }
 
 impl Served {
-    pub(super) fn new(name: &str, lead: watch::Receiver<Weak<LockGuard>>) -> Served {
+    pub(super) fn new(name: &str, lead: watch::Receiver<Option<HoldToken>>) -> Served {
         Served {
             name: name.to_owned(),
             lead,
@@ -67,8 +67,9 @@ impl Served {
     /// The fence under which this process leads. By the clock, since a process that was stopped for longer
     /// than its lease may answer before it is told of the loss.
     fn fence(&self) -> Option<u64> {
-        let guard = self.lead.borrow().upgrade()?;
-        guard.check().ok().map(|()| guard.fence().get())
+        let lead = self.lead.borrow();
+        let lead = lead.as_ref().filter(|lead| lead.check().is_ok())?;
+        Some(lead.fence().get())
     }
 }
 
