@@ -71,10 +71,10 @@ impl Place {
         alone.collect()
     }
 
-    /// The identity of the lock of this name.
-    pub(crate) fn address(&self, name: &str) -> String {
+    /// What makes the name of a lock its identity, before that name.
+    pub(crate) fn address(&self) -> String {
         let prefix = self.prefix.as_deref().unwrap_or_default();
-        format!("{}\n{prefix}\n{name}", self.urls.join(" "))
+        format!("{}\n{prefix}\n", self.urls.join(" "))
     }
 
     /// For people, as in `redis://10.0.0.1:6379, prefix fairlock`.

@@ -1,24 +1,26 @@
 //! Re-entrance: a `fairlock run` within a `fairlock run` of the same lock.
 //!
 //! `FAIRLOCK_OWNER` has a word `owner:lock:fence` for each hold of the processes above. A command that wants
-//! one of these locks joins that hold. Every other lock gets a new owner: if all of them had the owner of the
-//! outermost command, two commands that it runs side by side would not exclude each other.
+//! one of these locks joins that hold. Other locks get a new owner in each command: if all of them had the
+//! owner of the outermost one, two commands that it runs side by side would not exclude each other.
 //!
 //! What CMD leaves behind keeps the variable when the hold is over. So only the server can say whether a hold
 //! can be joined. It tells holds apart by their fences.
 
-use fairlock::{Error, Lock, LockGuard, Owner};
+use fairlock::{Error, Fence, Lock, LockGuard, Owner};
 
 use crate::connection::Place;
 
-/// What the processes above hold, and the owner of a hold of its own.
+/// What the processes above hold, and the owner of holds of its own.
 pub(crate) struct Nesting {
     /// The value of `FAIRLOCK_OWNER`.
     words: String,
-    /// A hash of where the lock is, since an address has passwords, and any characters.
-    lock: Owner,
+    /// Where the locks are.
+    address: String,
     /// Its name is a secret of these processes: `status` shows what is made of it.
     new: Owner,
+    /// In a quorum no lock is re-entrant. The words are for `holds` alone there.
+    is_reentrant: bool,
 }
 
 /// A hold of a process above, which may be over.
@@ -29,29 +31,33 @@ struct Above {
 }
 
 impl Nesting {
-    pub(crate) fn of(place: &Place, name: &str) -> Nesting {
+    pub(crate) fn of(place: &Place) -> Nesting {
         let words = is_within()
             .then(|| std::env::var("FAIRLOCK_OWNER").ok())
             .flatten();
-        Nesting::within(words.unwrap_or_default(), &place.address(name))
-    }
-
-    fn within(words: String, address: &str) -> Nesting {
         Nesting {
-            words,
-            lock: Owner::named(address),
-            new: Owner::new(),
+            is_reentrant: !place.is_quorum(),
+            ..Nesting::within(words.unwrap_or_default(), place.address())
         }
     }
 
-    /// The owner of a hold of its own.
-    pub(crate) fn owner(&self) -> Owner {
-        Owner::named(self.new.as_str())
+    fn within(words: String, address: String) -> Nesting {
+        Nesting {
+            words,
+            address,
+            new: Owner::new(),
+            is_reentrant: true,
+        }
+    }
+
+    /// The owner of holds of its own, where locks have owners.
+    pub(crate) fn owner(&self) -> Option<Owner> {
+        self.is_reentrant.then(|| Owner::named(self.new.as_str()))
     }
 
     /// Joins the hold of this lock that a process above has, if there is one.
     pub(crate) async fn join(&self, lock: &Lock) -> fairlock::Result<Option<LockGuard>> {
-        let Some(above) = self.above() else {
+        let Some(above) = self.above(lock.name()).filter(|_| self.is_reentrant) else {
             return Ok(None);
         };
         let holder = lock.status().await?.holder;
@@ -67,49 +73,47 @@ impl Nesting {
         }
     }
 
-    /// The value of `FAIRLOCK_OWNER` for CMD.
-    pub(crate) fn for_child(&self, guard: &LockGuard) -> String {
-        if *guard.owner() == self.owner() {
-            self.with_own(guard.fence().get())
-        } else {
-            self.words.clone()
+    /// The value of `FAIRLOCK_OWNER` for CMD, which is under the locks of these names and fences.
+    pub(crate) fn for_child<'a>(&self, held: impl IntoIterator<Item = (&'a str, Fence)>) -> String {
+        let mut words: Vec<String> = self.words.split_whitespace().map(str::to_owned).collect();
+        for (name, fence) in held {
+            // A hold that was joined has its word.
+            if self.above(name).is_none_or(|above| above.fence != fence.get()) {
+                words.retain(|word| self.read(word, name).is_none());
+                words.push(format!("{}:{}:{fence}", self.new, self.lock(name)));
+            }
         }
+        words.join(" ")
     }
 
-    fn with_own(&self, fence: u64) -> String {
-        let others = self.words.split(' ').filter(|word| self.read(word).is_none());
-        let own = format!("{}:{}:{fence}", self.new, self.lock);
-        others
-            .chain([&*own])
-            .collect::<Vec<_>>()
-            .join(" ")
-            .trim_start()
-            .to_owned()
+    fn above(&self, name: &str) -> Option<Above> {
+        self.words.split(' ').find_map(|word| self.read(word, name))
     }
 
-    fn above(&self) -> Option<Above> {
-        self.words.split(' ').find_map(|word| self.read(word))
-    }
-
-    /// A word, if it is of this lock.
-    fn read(&self, word: &str) -> Option<Above> {
+    /// A word, if it is of the lock of this name.
+    fn read(&self, word: &str, name: &str) -> Option<Above> {
         let mut parts = word.split(':');
         let owner = parts.next()?;
-        let is_of_lock = parts.next()? == self.lock.as_str();
+        let is_of_lock = parts.next()? == self.lock(name).as_str();
         let fence = parts.next()?.parse().ok()?;
         is_of_lock.then(|| Above {
             owner: Owner::named(owner),
             fence,
         })
     }
+
+    /// A hash of where the lock is, since an address has passwords, and any characters.
+    fn lock(&self, name: &str) -> Owner {
+        Owner::named(format!("{}{name}", self.address))
+    }
 }
 
 /// The fence of the hold of this lock that a process above has, or has had.
 pub(crate) fn fence_above(place: &Place, name: &str) -> Option<u64> {
-    if let Some(above) = Nesting::of(place, name).above() {
+    if let Some(above) = Nesting::of(place).above(name) {
         return Some(above.fence);
     }
-    // There is no other word of the lock in a quorum, and within `lead`.
+    // `lead` adds no word.
     let is_innermost = is_within() && std::env::var("FAIRLOCK_NAME").is_ok_and(|innermost| innermost == name);
     is_innermost.then(|| std::env::var("FAIRLOCK_FENCE").ok()?.parse().ok())?
 }
@@ -122,31 +126,40 @@ fn is_within() -> bool {
 mod tests {
     use super::*;
 
+    fn fence(number: u64) -> Fence {
+        Fence::try_from(number).expect("a fence")
+    }
+
+    fn within(words: &str) -> Nesting {
+        Nesting::within(words.to_owned(), "server\n".to_owned())
+    }
+
     #[test]
     fn hold_of_a_process_above_is_found_by_its_lock_and_no_other_is() {
-        let a = Nesting::within(String::new(), "a");
-        let b = Nesting::within(a.with_own(1), "b");
-        assert_eq!((a.above(), b.above()), (None, None));
-        assert_ne!(a.owner(), b.owner());
-        let of_a = |fence| Above {
-            owner: a.owner(),
-            fence,
+        let outer = within("");
+        assert_eq!((outer.above("a"), outer.above("b")), (None, None));
+        let of_outer = |fence| {
+            let owner = outer.owner().expect("an owner");
+            Some(Above { owner, fence })
         };
-        let again = Nesting::within(b.with_own(2), "a");
-        assert_eq!(again.above(), Some(of_a(1)));
-        // The hold above is over, so its word is replaced.
-        let words = again.with_own(3);
-        assert_eq!(words.split(' ').count(), 2, "{words}");
-        let inner = Nesting::within(words, "a").above();
-        assert_eq!(
-            inner.map(|above| (above.owner, above.fence)),
-            Some((again.owner(), 3))
-        );
+        let middle = within(&outer.for_child([("a", fence(1)), ("c", fence(5))]));
+        assert_eq!(middle.above("a"), of_outer(1));
+        assert_eq!(middle.above("b"), None);
+        let again = within(&middle.for_child([("b", fence(2))]));
+        assert_ne!(outer.owner(), middle.owner());
+        assert_eq!((again.above("a"), again.above("c")), (of_outer(1), of_outer(5)));
+        // One hold is joined. The other one above is over, so its word is replaced.
+        let words = again.for_child([("a", fence(3)), ("c", fence(5))]);
+        assert_eq!(words.split(' ').count(), 3, "{words}");
+        let inner = within(&words);
+        let above = inner.above("a").map(|above| (above.owner, above.fence));
+        assert_eq!(above, again.owner().map(|owner| (owner, 3)));
+        assert_eq!(inner.above("c"), of_outer(5));
     }
 
     #[test]
     fn words_that_cannot_be_read_are_of_no_lock() {
-        let lock = Owner::named("a");
+        let lock = within("").lock("a");
         for words in [
             "",
             "  ",
@@ -156,7 +169,7 @@ mod tests {
             &format!("x:{lock}:-1"),
             &format!("x:y:{lock}:1"),
         ] {
-            assert_eq!(Nesting::within(words.to_owned(), "a").above(), None, "{words}");
+            assert_eq!(within(words).above("a"), None, "{words}");
         }
     }
 }

@@ -29,14 +29,12 @@ pub(crate) async fn run(run: &Run) -> Result<u8, Failure> {
     let report = Report::of(&run.taking)?;
     let mut signals = Signals::catch()?;
 
-    // In a quorum no lock is re-entrant.
-    let nesting = (!place.is_quorum()).then(|| Nesting::of(&place, &run.taking.name));
-    let held = Held::take(&run.taking, &place, nesting.as_ref(), &mut signals, &report).await?;
+    let nesting = Nesting::of(&place);
+    let held = Held::take(&run.taking, &place, Some(&nesting), &mut signals, &report).await?;
 
     tell(&mut command, &held);
-    if let Some(nesting) = &nesting {
-        command.env("FAIRLOCK_OWNER", nesting.for_child(&held.guard));
-    }
+    let words = nesting.for_child([(held.guard.name(), held.guard.fence())]);
+    command.env("FAIRLOCK_OWNER", words);
     let on_loss = on_loss(run, kill_after, &held);
     let end = supervise::run(&mut command, &held.guard, on_loss, &mut signals, &report).await;
     match end {

@@ -36,7 +36,7 @@ impl Held {
         report: &Report,
     ) -> Result<Held, Failure> {
         let began = Instant::now();
-        let owner = nesting.map(Nesting::owner);
+        let owner = nesting.and_then(Nesting::owner);
         let options = |locks: &LockManager| with_options(locks.lock(&taking.name), taking, owner.as_ref());
         place.check(options).await?;
         if let Some(hint) = hint(&taking.name).filter(|_| !report.is_quiet()) {
