@@ -89,8 +89,9 @@ pub(crate) struct Run {
 type IsGiven = fn(&Run) -> bool;
 
 /// The options of `run` that `lead` refuses: the id, how a refusal names it, and whether it was given. A
-/// leader waits for as long as it takes, and is stopped when it does not lead any more.
-const NOT_FOR_LEADERS: [(&str, &str, IsGiven); 5] = [
+/// leader has one name, waits for as long as it takes, and is stopped when it does not lead any more.
+const NOT_FOR_LEADERS: [(&str, &str, IsGiven); 6] = [
+    ("also", "--also", |run| !run.taking.also.is_empty()),
     ("nonblock", "--nonblock", |run| run.taking.nonblock),
     ("wait", "--wait", |run| run.taking.wait.is_some()),
     ("at_least", "--at-least", |run| run.taking.at_least.is_some()),
@@ -127,11 +128,14 @@ impl Lead {
     }
 }
 
-/// How a lock is taken, and what is said of it.
+/// How locks are taken, and what is said of them.
 #[derive(Debug, Args)]
 pub(crate) struct Taking {
     /// The name of the lock.
     pub(crate) name: String,
+    /// Take this lock too: all of them, or none. May be given several times.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) also: Vec<String>,
     /// Do not wait.
     #[arg(short = 'n', long, visible_alias = "try")]
     pub(crate) nonblock: bool,
@@ -176,6 +180,14 @@ pub(crate) struct Taking {
     /// Write events as JSON, one a line, to this file descriptor.
     #[arg(long, value_name = "N", conflicts_with = "json")]
     pub(crate) status_fd: Option<u16>,
+}
+
+impl Taking {
+    /// The names of all locks, in the order of the arguments.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        let also = self.also.iter().map(String::as_str);
+        std::iter::once(&*self.name).chain(also)
+    }
 }
 
 /// Flags of flock(1) that have no meaning here.
@@ -347,6 +359,7 @@ mod tests {
             "{help}"
         );
         for refused in [
+            "--also",
             "--nonblock",
             "--wait",
             "--at-least",

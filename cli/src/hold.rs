@@ -1,4 +1,4 @@
-//! `fairlock hold`: a lock for a script.
+//! `fairlock hold`: a lock for a script, or several.
 
 use std::io::{self, IsTerminal, Read, stdin};
 use std::os::fd::AsFd;
@@ -21,8 +21,8 @@ pub(crate) async fn hold(hold: &Hold) -> Result<u8, Failure> {
     let report = Report::of(&hold.taking)?;
     let mut signals = Signals::catch()?;
     let held = Held::take(&hold.taking, &place, None, &mut signals, &report).await?;
-    let fence = held.guard.fence().get();
-    let unwritten = output::write_or_tell(Sink::Stdout, format!("{fence}\n").into_bytes());
+    let fences = held.fences(&hold.taking);
+    let unwritten = output::write_or_tell(Sink::Stdout, format!("{fences}\n").into_bytes());
     tokio::select! {
         Some(error) = failed(unwritten) => {
             held.give_back(&mut signals, &report).await;
@@ -30,7 +30,7 @@ pub(crate) async fn hold(hold: &Hold) -> Result<u8, Failure> {
         }
         _ = signals.next() => {}
         () = end_of_stdin() => {}
-        _ = held.guard.lost() => {
+        () = held.lost() => {
             held.tell_of_loss(&report);
             held.give_up().await;
             return Ok(LOST);

@@ -56,7 +56,7 @@ pub(crate) async fn lead(lead: &Lead) -> Result<u8, Failure> {
         let began = Instant::now();
         let outcome = match taken {
             Ok(held) => {
-                leading.send_replace(Some(held.guard.token()));
+                leading.send_replace(held.tokens().next());
                 if has_command {
                     with_command(run, kill_after, held, &mut signals, &report).await?
                 } else {
@@ -93,9 +93,9 @@ async fn with_command(
     report: &Report,
 ) -> Result<u8, Failure> {
     let mut command = command(run)?;
-    tell(&mut command, &held);
-    let on_loss = on_loss(run, kill_after, &held);
-    let end = supervise::run(&mut command, &held.guard, on_loss, signals, report).await;
+    tell(&mut command, run, &held);
+    let on_loss = on_loss(run, kill_after);
+    let end = supervise::run(&mut command, &held.grants, on_loss, signals, report).await;
     if matches!(end, Ok(End::Stopped)) {
         held.give_up().await;
         return Ok(LOST);
@@ -116,7 +116,7 @@ async fn without_command(held: Held, signals: &mut Signals, report: &Report) -> 
             held.give_back(signals, report).await;
             Err(Failure::of_signal(signal))
         }
-        _ = held.guard.lost() => {
+        () = held.lost() => {
             held.tell_of_loss(report);
             held.give_up().await;
             Ok(LOST)

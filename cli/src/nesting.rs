@@ -7,9 +7,10 @@
 //! What CMD leaves behind keeps the variable when the hold is over. So only the server can say whether a hold
 //! can be joined. It tells holds apart by their fences.
 
-use fairlock::{Error, Fence, Lock, LockGuard, Owner};
+use fairlock::{Error, Lock, LockGuard, Owner};
 
 use crate::connection::Place;
+use crate::taking::Grant;
 
 /// What the processes above hold, and the owner of holds of its own.
 pub(crate) struct Nesting {
@@ -73,12 +74,17 @@ impl Nesting {
         }
     }
 
-    /// The value of `FAIRLOCK_OWNER` for CMD, which is under the locks of these names and fences.
-    pub(crate) fn for_child<'a>(&self, held: impl IntoIterator<Item = (&'a str, Fence)>) -> String {
+    /// The value of `FAIRLOCK_OWNER` for CMD.
+    pub(crate) fn for_child(&self, grants: &[Grant]) -> String {
+        let held = grants.iter().map(|grant| &grant.guard);
+        self.with_own(held.map(|guard| (guard.name(), guard.fence().get())))
+    }
+
+    fn with_own<'a>(&self, held: impl IntoIterator<Item = (&'a str, u64)>) -> String {
         let mut words: Vec<String> = self.words.split_whitespace().map(str::to_owned).collect();
         for (name, fence) in held {
             // A hold that was joined has its word.
-            if self.above(name).is_none_or(|above| above.fence != fence.get()) {
+            if self.above(name).is_none_or(|above| above.fence != fence) {
                 words.retain(|word| self.read(word, name).is_none());
                 words.push(format!("{}:{}:{fence}", self.new, self.lock(name)));
             }
@@ -126,10 +132,6 @@ fn is_within() -> bool {
 mod tests {
     use super::*;
 
-    fn fence(number: u64) -> Fence {
-        Fence::try_from(number).expect("a fence")
-    }
-
     fn within(words: &str) -> Nesting {
         Nesting::within(words.to_owned(), "server\n".to_owned())
     }
@@ -142,14 +144,14 @@ mod tests {
             let owner = outer.owner().expect("an owner");
             Some(Above { owner, fence })
         };
-        let middle = within(&outer.for_child([("a", fence(1)), ("c", fence(5))]));
+        let middle = within(&outer.with_own([("a", 1), ("c", 5)]));
         assert_eq!(middle.above("a"), of_outer(1));
         assert_eq!(middle.above("b"), None);
-        let again = within(&middle.for_child([("b", fence(2))]));
+        let again = within(&middle.with_own([("b", 2)]));
         assert_ne!(outer.owner(), middle.owner());
         assert_eq!((again.above("a"), again.above("c")), (of_outer(1), of_outer(5)));
         // One hold is joined. The other one above is over, so its word is replaced.
-        let words = again.for_child([("a", fence(3)), ("c", fence(5))]);
+        let words = again.with_own([("a", 3), ("c", 5)]);
         assert_eq!(words.split(' ').count(), 3, "{words}");
         let inner = within(&words);
         let above = inner.above("a").map(|above| (above.owner, above.fence));

@@ -1,4 +1,4 @@
-//! What a command says of a lock while it waits for it and holds it. None of it goes to stdout.
+//! What a command says of locks while it waits for them and holds them. None of it goes to stdout.
 
 use std::fs::{File, OpenOptions};
 use std::io::{stderr, stdout};
@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fairlock::{Holder, Status};
+use fairlock::{HoldToken, Holder, Status};
 use serde::Serialize;
 
 use crate::args::Taking;
@@ -72,6 +72,7 @@ impl Holding {
 }
 
 pub(crate) struct Report {
+    /// The name of the first lock.
     name: String,
     quiet: bool,
     verbose: bool,
@@ -98,9 +99,9 @@ impl Report {
         })
     }
 
-    pub(crate) fn waiting(&self, status: &Status, waited: Duration) {
+    pub(crate) fn waiting(&self, name: &str, status: &Status, waited: Duration) {
         self.event(&Event::Waiting {
-            name: &self.name,
+            name,
             waited_ms: millis(waited),
             holder: status.holder.as_ref().map(Holding::of),
             waiting: status.waiting,
@@ -113,33 +114,30 @@ impl Report {
             None if status.waiting == 0 => "free, but the server has not taken the request yet".to_owned(),
             None => "free, and about to be handed over".to_owned(),
         };
-        let name = &self.name;
         self.words(&format!(
             "waiting for {name}: {front}, {} waiting",
             status.waiting
         ));
     }
 
-    pub(crate) fn acquired(&self, fence: u64, waited: Duration) {
+    pub(crate) fn acquired(&self, token: &HoldToken, waited: Duration) {
+        let (name, fence) = (token.name(), token.fence().get());
         self.event(&Event::Acquired {
-            name: &self.name,
+            name,
             fence,
             waited_ms: millis(waited),
         });
         if self.verbose {
-            self.words(&format!(
-                "acquired {} after {}, fence {fence}",
-                self.name,
-                show(waited)
-            ));
+            let waited = show(waited);
+            self.words(&format!("acquired {name} after {waited}, fence {fence}"));
         }
     }
 
     /// `reason` is for machines, `why` for people.
-    pub(crate) fn lost(&self, fence: u64, reason: &str, why: &str) {
+    pub(crate) fn lost(&self, token: &HoldToken, reason: &str, why: &str) {
         self.event(&Event::Lost {
-            name: &self.name,
-            fence,
+            name: token.name(),
+            fence: token.fence().get(),
             reason,
         });
         self.words(why);
@@ -153,17 +151,18 @@ impl Report {
         });
     }
 
-    pub(crate) fn released(&self, fence: u64, held: Duration) {
+    pub(crate) fn released(&self, token: &HoldToken, held: Duration) {
+        let name = token.name();
         self.event(&Event::Released {
-            name: &self.name,
-            fence,
+            name,
+            fence: token.fence().get(),
         });
         if self.verbose {
-            self.words(&format!("released {} after {}", self.name, show(held)));
+            self.words(&format!("released {name} after {}", show(held)));
         }
     }
 
-    /// Whether it is worth a word that the lock was not acquired.
+    /// Whether it is worth a word that a lock was not acquired.
     pub(crate) fn is_quiet(&self) -> bool {
         self.quiet
     }

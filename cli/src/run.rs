@@ -1,4 +1,4 @@
-//! `fairlock run`: a command under a lock.
+//! `fairlock run`: a command under a lock, or under several.
 
 use std::ffi::OsString;
 use std::io;
@@ -32,11 +32,10 @@ pub(crate) async fn run(run: &Run) -> Result<u8, Failure> {
     let nesting = Nesting::of(&place);
     let held = Held::take(&run.taking, &place, Some(&nesting), &mut signals, &report).await?;
 
-    tell(&mut command, &held);
-    let words = nesting.for_child([(held.guard.name(), held.guard.fence())]);
-    command.env("FAIRLOCK_OWNER", words);
-    let on_loss = on_loss(run, kill_after, &held);
-    let end = supervise::run(&mut command, &held.guard, on_loss, &mut signals, &report).await;
+    tell(&mut command, run, &held);
+    command.env("FAIRLOCK_OWNER", nesting.for_child(&held.grants));
+    let on_loss = on_loss(run, kill_after);
+    let end = supervise::run(&mut command, &held.grants, on_loss, &mut signals, &report).await;
     match end {
         Ok(End::Exited(exit)) => {
             held.give_back(&mut signals, &report).await;
@@ -61,22 +60,21 @@ pub(crate) async fn run(run: &Run) -> Result<u8, Failure> {
     }
 }
 
-/// What the environment of CMD says of the lock.
-pub(crate) fn tell(command: &mut Command, held: &Held) {
+/// What the environment of CMD says of the locks.
+pub(crate) fn tell(command: &mut Command, run: &Run, held: &Held) {
     command
         .env("FAIRLOCK_HELD", "1")
-        .env("FAIRLOCK_NAME", held.guard.name())
-        .env("FAIRLOCK_FENCE", held.guard.fence().to_string());
+        .env("FAIRLOCK_NAME", &run.taking.name)
+        .env("FAIRLOCK_FENCE", held.fences(&run.taking));
 }
 
-pub(crate) fn on_loss(run: &Run, kill_after: Duration, held: &Held) -> OnLoss {
-    let max_hold = run.taking.max_hold;
+pub(crate) fn on_loss(run: &Run, kill_after: Duration) -> OnLoss {
     OnLoss {
         what: run.on_lost,
         signal: run.signal,
         margin: Margin {
             kill_after,
-            ends: max_hold.and_then(|max_hold| held.since.checked_add(max_hold)),
+            max_hold: run.taking.max_hold,
         },
     }
 }

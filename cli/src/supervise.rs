@@ -1,21 +1,21 @@
-//! CMD while it runs: signals for it, its terminal, and its end when the lock is lost.
+//! CMD while it runs: signals for it, its terminal, and its end when a lock is lost.
 
 use std::io;
-use std::pin::pin;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use fairlock::LockGuard;
+use futures_util::stream::{FuturesUnordered, Stream, StreamExt};
 use nix::sys::signal::Signal;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::args::OnLost;
 use crate::child::{Change, Child, Exit};
-use crate::loss::{Margin, due};
+use crate::loss::{Loss, Margin, due};
 use crate::report::Report;
 use crate::signals::{Signals, name};
+use crate::taking::Grant;
 use crate::terminal::Terminal;
 
 /// The system stops a process within this time of the signal, if it does.
@@ -30,7 +30,7 @@ pub(crate) fn has_command() -> bool {
     HAS_COMMAND.load(Ordering::Relaxed)
 }
 
-/// What to do with CMD when the lock is lost.
+/// What to do with CMD when a lock is lost.
 #[derive(Clone, Copy)]
 pub(crate) struct OnLoss {
     pub(crate) what: OnLost,
@@ -43,7 +43,7 @@ pub(crate) enum End {
     Exited(Exit),
     /// Ctrl-C ended it, which was meant for all processes of this group.
     Interrupted,
-    /// It was stopped, because the lock was lost.
+    /// It was stopped, because a lock was lost.
     Stopped,
     NotStarted(io::Error),
 }
@@ -51,7 +51,7 @@ pub(crate) enum End {
 /// Runs the command until it ends. The signals are for it.
 pub(crate) async fn run(
     command: &mut Command,
-    guard: &LockGuard,
+    grants: &[Grant],
     on_loss: OnLoss,
     signals: &mut Signals,
     report: &Report,
@@ -67,25 +67,24 @@ pub(crate) async fn run(
     let mut job = Job {
         terminal: Terminal::controlling(),
         child,
-        guard,
+        grants,
         on_loss,
         is_told: false,
     };
     job.lend();
-    let mut loss = pin!(due(guard, on_loss.margin));
-    let mut is_lost = false;
+    let losses = grants.iter().map(|grant| due(grant, on_loss.margin));
+    let mut losses: FuturesUnordered<_> = losses.collect();
     let mut kill_at = None;
     let exit = loop {
         tokio::select! {
             biased;
-            loss = &mut loss, if !is_lost => {
-                is_lost = true;
-                report.lost(guard.fence().get(), loss.reason, &loss.why);
+            Some(loss) = losses.next() => {
+                report.lost(&loss.token, loss.reason, &loss.why);
                 if on_loss.what == OnLost::Kill {
-                    if !loss.grace.is_zero() {
+                    if kill_at.is_none() && !loss.grace.is_zero() {
                         job.signal(on_loss.signal, report);
                     }
-                    kill_at = Some(Instant::now() + loss.grace);
+                    kill_at = Some(sooner(kill_at, &loss));
                 }
             }
             () = at(kill_at) => {
@@ -114,7 +113,7 @@ pub(crate) async fn run(
     }
     Ok(match kill_at {
         Some(kill_at) => {
-            kill_rest(&job.child, kill_at).await;
+            kill_rest(&job.child, kill_at, losses).await;
             End::Stopped
         }
         None if exit.is_by_interrupt() && has_terminal => End::Interrupted,
@@ -126,7 +125,7 @@ pub(crate) async fn run(
 struct Job<'a> {
     terminal: Option<Terminal>,
     child: Child,
-    guard: &'a LockGuard,
+    grants: &'a [Grant],
     on_loss: OnLoss,
     /// It was said that CMD takes no signals.
     is_told: bool,
@@ -182,8 +181,9 @@ impl Job<'_> {
 
     fn go_on(&mut self) {
         self.lend();
-        // After a long stop, the lock may be lost. Then CMD must not work any more.
-        if self.on_loss.what == OnLost::Warn || !self.guard.is_lost() {
+        // After a long stop, a lock may be lost. Then CMD must not work any more.
+        let is_lost = || self.grants.iter().any(|grant| grant.guard.is_lost());
+        if self.on_loss.what == OnLost::Warn || !is_lost() {
             self.child.resume();
         }
     }
@@ -197,16 +197,25 @@ async fn at(instant: Option<Instant>) {
     }
 }
 
+/// When CMD is killed after a further loss: a lock that is lost later may leave less time.
+fn sooner(kill_at: Option<Instant>, loss: &Loss) -> Instant {
+    let at = Instant::now() + loss.grace;
+    kill_at.map_or(at, |kill_at| kill_at.min(at))
+}
+
 /// CMD has ended, but processes that it started may still work, as those of a shell. They have the same time.
 /// Their group keeps its id for as long as one of them is left, and the system gives out ids in turn, so
 /// within one look no other group gets it.
-async fn kill_rest(child: &Child, kill_at: Instant) {
+async fn kill_rest(child: &Child, mut kill_at: Instant, mut losses: impl Stream<Item = Loss> + Unpin) {
     while child.has_group() {
         if Instant::now() >= kill_at {
             // The first process took signals, and those that it started are mostly of the same user.
             let _ = child.signal(Signal::SIGKILL);
             return;
         }
-        sleep(LOOK).await;
+        tokio::select! {
+            Some(loss) = losses.next() => kill_at = sooner(Some(kill_at), &loss),
+            () = sleep(LOOK) => {}
+        }
     }
 }

@@ -1,9 +1,17 @@
-//! Taking a lock, and giving it back.
+//! Taking locks, and giving them back.
+//!
+//! Several locks are taken as by a set of the library: one after the other, in the order of their names, and
+//! with one bound for all waits. The library's own set does not tell which lock it waits for, or which one
+//! was busy, and it joins no hold of a process above.
 
+use std::collections::BTreeSet;
+use std::convert::Infallible;
+use std::future::pending;
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
-use fairlock::{Error, HoldEnd, Lock, LockGuard, LockManager, Owner};
+use fairlock::{Error, HoldEnd, HoldToken, Lock, LockGuard, LockManager, Owner};
+use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::time::{sleep, timeout};
 
 use crate::args::Taking;
@@ -19,15 +27,21 @@ const NEXT_NOTICE: Duration = Duration::from_secs(30);
 /// How long the end waits for a server, before it leaves what it holds to its lease.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// A lock that is held, and the client that holds it.
+/// Locks that are held, and the client that holds them.
 pub(crate) struct Held {
     locks: LockManager,
+    /// In the order of their names, each once.
+    pub(crate) grants: Vec<Grant>,
+}
+
+/// One lock that is held.
+pub(crate) struct Grant {
     pub(crate) guard: LockGuard,
     pub(crate) since: Instant,
 }
 
 impl Held {
-    /// Waits for the lock. A signal ends the wait at once, and leaves no place in the queue.
+    /// Waits for the locks. A signal ends the wait at once, and leaves no place in a queue.
     pub(crate) async fn take(
         taking: &Taking,
         place: &Place,
@@ -37,33 +51,34 @@ impl Held {
     ) -> Result<Held, Failure> {
         let began = Instant::now();
         let owner = nesting.and_then(Nesting::owner);
-        let options = |locks: &LockManager| with_options(locks.lock(&taking.name), taking, owner.as_ref());
-        place.check(options).await?;
-        if let Some(hint) = hint(&taking.name).filter(|_| !report.is_quiet()) {
+        let options =
+            |locks: &LockManager, name: &str| with_options(locks.lock(name), taking, owner.as_ref());
+        for name in taking.names() {
+            place.check(|locks| options(locks, name)).await?;
+        }
+        for hint in taking.names().filter_map(hint).filter(|_| !report.is_quiet()) {
             report.words(&hint);
         }
         let locks = tokio::select! {
             connected = place.connect() => connected?,
             signal = signals.next() => return Err(Failure::of_signal(signal)),
         };
-        let lock = options(&locks);
+        let in_order = BTreeSet::from_iter(taking.names());
         let end = {
-            let mut acquired = pin!(join_or_acquire(nesting, &lock, taking, began));
+            let in_order = in_order.into_iter().map(|name| options(&locks, name));
+            let mut taken = pin!(take_all(in_order, taking, nesting, report, began));
             tokio::select! {
                 biased;
                 signal = signals.next() => Err(Failure::of_signal(signal)),
-                acquired = &mut acquired => acquired.map_err(|error| refusal(error, taking, report)),
-                never = tell_who_is_in_front(&lock, report, began) => match never {},
+                taken = &mut taken => taken,
             }
         };
         match end {
-            Ok(guard) => {
-                report.acquired(guard.fence().get(), began.elapsed());
-                Ok(Held {
-                    locks,
-                    guard,
-                    since: Instant::now(),
-                })
+            Ok(grants) => {
+                for grant in &grants {
+                    report.acquired(&grant.guard.token(), grant.since - began);
+                }
+                Ok(Held { locks, grants })
             }
             Err(failure) => {
                 close(&locks).await;
@@ -72,61 +87,122 @@ impl Held {
         }
     }
 
-    /// Releases the lock. The wait for the server's answer ends at a signal.
-    pub(crate) async fn give_back(self, signals: &mut Signals, report: &Report) {
-        let locks = self.locks.clone();
+    pub(crate) fn tokens(&self) -> impl Iterator<Item = HoldToken> {
+        self.grants.iter().map(|grant| grant.guard.token())
+    }
+
+    /// The fences in the order of the arguments, as a text.
+    pub(crate) fn fences(&self, taking: &Taking) -> String {
+        let token = |name| self.tokens().find(|token| token.name() == name);
+        let tokens = taking.names().filter_map(token);
+        let fences: Vec<String> = tokens.map(|token| token.fence().to_string()).collect();
+        fences.join(" ")
+    }
+
+    /// Waits until one of the leases is over.
+    pub(crate) async fn lost(&self) {
+        first_lost(&self.grants).await;
+    }
+
+    /// Releases the locks. The wait for the server's answer ends at a signal.
+    pub(crate) async fn give_back(mut self, signals: &mut Signals, report: &Report) {
         self.release(signals, report).await;
-        close(&locks).await;
-    }
-
-    /// The same for a lock under which nothing was done. It is not kept for `--at-least`, so that another
-    /// machine can do the work.
-    pub(crate) async fn give_back_unused(self, signals: &mut Signals, report: &Report) {
-        let locks = self.locks.clone();
-        let (lock, fence) = (locks.lock(self.guard.name()), self.guard.fence());
-        self.release(signals, report).await;
-        let free = async {
-            let holder = lock.status().await?.holder;
-            // An outer `run` may still hold it under the same fence.
-            if holder.is_some_and(|holder| holder.kept && holder.fence == fence) {
-                lock.force_release(fence).await?;
-            }
-            Ok::<(), Error>(())
-        };
-        if let Ok(Err(error)) = timeout(PATIENCE, free).await {
-            report.words(&format!("{} may stay taken: {error}", lock.name()));
-        }
-        close(&locks).await;
-    }
-
-    async fn release(self, signals: &mut Signals, report: &Report) {
-        let (name, fence) = (self.guard.name().to_owned(), self.guard.fence().get());
-        let released = tokio::select! {
-            released = self.guard.release() => released,
-            _ = signals.next() => return,
-        };
-        match released {
-            Ok(()) => report.released(fence, self.since.elapsed()),
-            Err(Error::Lost(lost)) => {
-                let why = format!("{lost}; what was done last may have overlapped with another holder");
-                report.lost(fence, reason(lost.reason), &why);
-            }
-            Err(error) => report.words(&format!("the release of {name} is not confirmed: {error}")),
-        }
-    }
-
-    /// Tells of the end of the lease, if it is over.
-    pub(crate) fn tell_of_loss(&self, report: &Report) {
-        if let Err(lost) = self.guard.check() {
-            report.lost(self.guard.fence().get(), reason(lost.reason), &lost.to_string());
-        }
-    }
-
-    /// Gives up what may be left of a lock whose lease is over or in doubt.
-    pub(crate) async fn give_up(self) {
-        drop(self.guard);
         close(&self.locks).await;
     }
+
+    /// The same for locks under which nothing was done. They are not kept for `--at-least`, so that another
+    /// machine can do the work.
+    pub(crate) async fn give_back_unused(mut self, signals: &mut Signals, report: &Report) {
+        let tokens: Vec<HoldToken> = self.tokens().collect();
+        self.release(signals, report).await;
+        for token in tokens {
+            let (lock, fence) = (self.locks.lock(token.name()), token.fence());
+            let free = async {
+                let holder = lock.status().await?.holder;
+                // An outer `run` may still hold it under the same fence.
+                if holder.is_some_and(|holder| holder.kept && holder.fence == fence) {
+                    lock.force_release(fence).await?;
+                }
+                Ok::<(), Error>(())
+            };
+            if let Ok(Err(error)) = timeout(PATIENCE, free).await {
+                report.words(&format!("{} may stay taken: {error}", lock.name()));
+            }
+        }
+        close(&self.locks).await;
+    }
+
+    async fn release(&mut self, signals: &mut Signals, report: &Report) {
+        let releases = self.grants.drain(..).map(async |Grant { guard, since }| {
+            let token = guard.token();
+            (token, since, guard.release().await)
+        });
+        let mut releases: FuturesUnordered<_> = releases.collect();
+        while !releases.is_empty() {
+            let (token, since, released) = tokio::select! {
+                Some(released) = releases.next() => released,
+                _ = signals.next() => return,
+            };
+            match released {
+                Ok(()) => report.released(&token, since.elapsed()),
+                Err(Error::Lost(lost)) => {
+                    let why = format!("{lost}; what was done last may have overlapped with another holder");
+                    report.lost(&token, reason(lost.reason), &why);
+                }
+                Err(error) => report.words(&format!(
+                    "the release of {} is not confirmed: {error}",
+                    token.name()
+                )),
+            }
+        }
+    }
+
+    /// Tells of each lease that is over.
+    pub(crate) fn tell_of_loss(&self, report: &Report) {
+        for token in self.tokens() {
+            if let Err(lost) = token.check() {
+                report.lost(&token, reason(lost.reason), &lost.to_string());
+            }
+        }
+    }
+
+    /// Gives up what may be left of locks of which a lease is over or in doubt.
+    pub(crate) async fn give_up(self) {
+        drop(self.grants);
+        close(&self.locks).await;
+    }
+}
+
+/// Takes all of the locks, one after the other. If one of them cannot be had, the others are given back.
+async fn take_all(
+    locks: impl Iterator<Item = Lock>,
+    taking: &Taking,
+    nesting: Option<&Nesting>,
+    report: &Report,
+    began: Instant,
+) -> Result<Vec<Grant>, Failure> {
+    let mut grants = Vec::new();
+    for lock in locks {
+        let acquired = tokio::select! {
+            biased;
+            Some(lost) = first_lost(&grants) => Err(lost),
+            acquired = join_or_acquire(nesting, &lock, taking, began) => acquired,
+            never = tell_who_is_in_front(&lock, report, began) => match never {},
+        };
+        let guard = acquired.map_err(|error| refusal(error, lock.name(), taking, report))?;
+        let since = Instant::now();
+        grants.push(Grant { guard, since });
+    }
+    Ok(grants)
+}
+
+/// Waits until one of the leases is over. There may be no lock yet.
+async fn first_lost(grants: &[Grant]) -> Option<Error> {
+    let over = grants
+        .iter()
+        .map(|grant| grant.guard.run(pending::<Infallible>()));
+    let mut over: FuturesUnordered<_> = over.collect();
+    over.next().await?.err()
 }
 
 /// The reason of a loss, for machines.
@@ -183,15 +259,13 @@ async fn acquire(lock: &Lock, taking: &Taking, began: Instant) -> fairlock::Resu
     Ok(guard)
 }
 
-fn refusal(error: Error, taking: &Taking, report: &Report) -> Failure {
+fn refusal(error: Error, name: &str, taking: &Taking, report: &Report) -> Failure {
     let message = match &error {
         // Nobody knows how long it is held.
-        Error::Timeout { ttl, .. } if ttl.is_zero() => {
-            format!("{} was not acquired in time", taking.name)
-        }
+        Error::Timeout { ttl, .. } if ttl.is_zero() => format!("{name} was not acquired in time"),
         Error::Timeout { ttl, .. } => {
             let after = crate::spans::show(*ttl);
-            format!("{} is busy; it may be free in {after}", taking.name)
+            format!("{name} is busy; it may be free in {after}")
         }
         error => error.to_string(),
     };
@@ -206,11 +280,11 @@ fn refusal(error: Error, taking: &Taking, report: &Report) -> Failure {
     }
 }
 
-async fn tell_who_is_in_front(lock: &Lock, report: &Report, began: Instant) -> std::convert::Infallible {
+async fn tell_who_is_in_front(lock: &Lock, report: &Report, began: Instant) -> Infallible {
     sleep(FIRST_NOTICE).await;
     loop {
         if let Ok(status) = lock.status().await {
-            report.waiting(&status, began.elapsed());
+            report.waiting(lock.name(), &status, began.elapsed());
         }
         sleep(NEXT_NOTICE).await;
     }

@@ -107,6 +107,7 @@ async fn options_without_meaning_for_a_leader_are_refused() {
         (&["lead", "--at-least", "1", "a", "true"], "--at-least"),
         (&["lead", "-E", "0", "a", "true"], "--conflict-exit-code"),
         (&["lead", "--on-lost", "warn", "a", "true"], "--on-lost"),
+        (&["lead", "--also", "b", "a", "true"], "--also"),
         (&["lead", "--http", "4040", "a", "true"], "4040"),
         (&["lead", "a"], "fairlock lead a CMD"),
         (&["lead", "--http", "127.0.0.1:0", "-s", "a"], "shared"),

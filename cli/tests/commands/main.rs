@@ -14,6 +14,7 @@ mod pty;
 mod run;
 mod scene;
 mod settings;
+mod several;
 mod signals;
 mod terminal;
 mod top;

@@ -41,6 +41,12 @@ async fn bad_input_is_refused_with_the_allowed_values_before_anything_is_sent() 
         (&["run", "-E", "256", "a", "true"], &["256", "255"]),
         (&["run", "-n", "-w", "1", "a", "true"], &["--nonblock", "--wait"]),
         (&["run", "a{b", "true"], &["a{b"]),
+        (&["run", "--also", "a{b", "a", "true"], &["a{b"]),
+        (&["run", "--also", "", "a", "true"], &["lock name \"\""]),
+        (
+            &["hold", "--also", "b", "--lease", "1ms", "a"],
+            &["lease 1ms", "100ms"],
+        ),
         (&["run", "--label", "two words", "a", "true"], &["two words"]),
         (
             &["run", "--password-file", "/no/such/file", "a", "true"],
