@@ -193,6 +193,7 @@ mod tests {
     use crate::options::LockOptions;
     use crate::store::keys::Keys;
     use crate::store::{Listener, Mode, ServerId};
+    use crate::time::deadline::PRECISION;
     use crate::time::deadline_queue::GivesUp;
     use crate::time::server_time::ServerTime;
 
@@ -250,7 +251,7 @@ mod tests {
         let client = client();
         let answer = expired(&client, GivesUp::At(client.now())).await;
         assert!(matches!(answer, Err(Failure::GivenUp)), "{answer:?}");
-        let later = client.now().after(Duration::from_millis(1));
+        let later = client.now().after(PRECISION + Duration::from_millis(1));
         let answer = expired(&client, GivesUp::At(later)).await;
         assert!(matches!(answer, Err(Failure::NotExecuted(_))), "{answer:?}");
     }

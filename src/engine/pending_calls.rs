@@ -16,6 +16,7 @@ use crate::store::{ConnectionId, Failure, Stamp};
 use crate::sync::locked;
 use crate::time::clock::LocalTime;
 use crate::time::clock_offset::Sample;
+use crate::time::deadline::PRECISION;
 use crate::time::deadline_queue::GivesUp;
 use crate::time::server_time::ServerTime;
 
@@ -146,9 +147,9 @@ impl PendingCall {
 
     /// Whether the server did nothing because the caller waits no longer, and not because the call was long
     /// on its way. By the time for which the call took, the server's clock may be other than it is thought to
-    /// be, and another call would come no sooner.
+    /// be, and another call would come no sooner. Server times are whole milliseconds besides.
     pub(super) fn is_late_for_its_caller(&self, at: &Sample) -> bool {
-        let next = at.received.after(at.received.since(at.sent));
+        let next = at.received.after(at.received.since(at.sent) + PRECISION);
         let until = self.of.gives_up.bound();
         until.is_some_and(|until| until <= next) || locked(&self.of.state).has_ended
     }
@@ -342,8 +343,8 @@ mod tests {
         };
         for (gives_up, is_late) in [
             (GivesUp::At(ms(40)), true),
-            (GivesUp::At(ms(100)), true),
-            (GivesUp::At(ms(101)), false),
+            (GivesUp::At(ms(110)), true),
+            (GivesUp::At(ms(111)), false),
             (GivesUp::Unknown, false),
         ] {
             let calls = PendingCalls::new(Duration::from_secs(1), gives_up, None);

@@ -9,6 +9,8 @@ use super::clock::LocalTime;
 
 /// How long after its sending an acquire still has an effect, and how long its reply is awaited.
 pub(crate) const NOT_AFTER: Duration = Duration::from_secs(2);
+/// Server times are whole milliseconds, and the client only estimates them.
+pub(crate) const PRECISION: Duration = Duration::from_millis(10);
 /// Part of every local deadline's margin: 1 ‰ of the span, since clocks run at different rates.
 const DRIFT_PER_MILLE: u32 = 1;
 /// Part of every local deadline's margin: the resolution of server times (1 ms), and the time to notice.

@@ -28,13 +28,11 @@ use crate::store::keys::Keys;
 use crate::store::{Answer, Failure, MAX_WITHDRAWN, Withdraw, Withdrawn};
 use crate::time::backoff::Backoff;
 use crate::time::clock::LocalTime;
-use crate::time::deadline::NOT_AFTER;
+use crate::time::deadline::{NOT_AFTER, PRECISION};
 use crate::time::server_time::ServerTime;
 
 /// How long the server keeps the keys of a lock that nobody uses: RETENTION_MS of the scripts, plus 10 s.
 const KEPT: Duration = Duration::from_secs(70);
-/// Server times are truncated to whole milliseconds, and the client only estimates them.
-const PRECISION: Duration = Duration::from_millis(10);
 
 /// A request that is never used again.
 #[derive(Debug)]
