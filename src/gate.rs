@@ -4,7 +4,8 @@
 //! that gives up while it asks has cost the server a call to queue it and a share of a call to withdraw it.
 //! The server may also have handed the lock to it for nothing. When most callers give up, more is asked for
 //! than can be served. Then at most [`PLACES`] callers ask at a time, so that each of them is served soon. A
-//! caller that gives up here costs the server nothing.
+//! caller that gives up here costs the server nothing. Of a semaphore, each place is for its whole capacity:
+//! as many callers ask as take that many permits together.
 //!
 //! Nobody knows how long a caller goes on waiting. First come, first served would serve those who are about
 //! to leave, and last come, first served would never serve the others. So each fourth place goes to the
@@ -29,6 +30,7 @@ use tokio::time::Instant;
 use crate::engine::acquire::{AcquireParams, Arrival};
 use crate::error::{Error, Result};
 use crate::options::{MAX_WAITLISTS_KEPT, WAITLIST_KEPT};
+use crate::permits::Permits;
 use crate::place::Place;
 use crate::place::held::Held;
 use crate::sync::locked;
@@ -61,12 +63,14 @@ struct Callers(Mutex<State>);
 
 #[derive(Debug)]
 struct State {
-    /// When the callers that ask give up, by number, as far as it is known. Those that asked before a first
-    /// one gave up are not here.
-    asking: BTreeMap<u64, Option<Instant>>,
+    /// When the callers that ask give up, as far as it is known, and how many permits they take, by number.
+    /// Those that asked before a first one gave up are not here.
+    asking: BTreeMap<u64, (Option<Instant>, u32)>,
     /// Those that wait here, by number, which is the order of their arrival.
     waiting: BTreeMap<u64, Waiting>,
     arrivals: u64,
+    /// How many permits there are for the caller that came last. 1 for a lock.
+    capacity: u32,
     /// How many of those that waited here had a place since.
     admissions: u64,
     /// The share of recent waits that ended by giving up, from 0 to 1.
@@ -84,6 +88,7 @@ struct State {
 #[derive(Debug)]
 struct Waiting {
     until: Option<Instant>,
+    weight: u32,
     /// Dropped without a message once the bound of the caller is over.
     admit: oneshot::Sender<Result<Slot>>,
 }
@@ -109,7 +114,8 @@ impl Gate {
             // The owner may already hold the lock. Its request must not wait then.
             return self.place.acquire(params, arrival, until).await;
         }
-        let slot = match self.enter(&params.channel, until) {
+        let permits = params.permits.unwrap_or(Permits::OF_A_LOCK);
+        let slot = match self.enter(&params.channel, permits, until) {
             Entered::Open(slot) => slot,
             Entered::Closed(application) => {
                 // The order of arrival counts, also for those that ask later.
@@ -122,6 +128,7 @@ impl Gate {
             gate: self,
             channel: &params.channel,
             slot,
+            share: permits.share(),
             end: End::GivenUp,
         };
         let acquired = self.place.acquire(params, arrival, until).await;
@@ -152,7 +159,7 @@ impl Gate {
         admitted.unwrap_or_else(|| Err(self.place.timed_out(params, arrival.at)))
     }
 
-    fn enter(&self, channel: &Arc<str>, until: Option<Instant>) -> Entered {
+    fn enter(&self, channel: &Arc<str>, permits: Permits, until: Option<Instant>) -> Entered {
         let Some(callers) = self.callers(channel) else {
             return Entered::Open(None);
         };
@@ -160,13 +167,15 @@ impl Gate {
         state.forget_if_outdated();
         let number = state.arrivals;
         state.arrivals += 1;
+        state.capacity = permits.capacity;
+        let weight = permits.weight;
         if state.waiting.is_empty() && state.has_place(Instant::now()) {
-            state.asking.insert(number, until);
+            state.asking.insert(number, (until, weight));
             drop(state);
             return Entered::Open(Some(Slot { callers, number }));
         }
         let (admit, admitted) = oneshot::channel();
-        state.waiting.insert(number, Waiting { until, admit });
+        state.waiting.insert(number, Waiting { until, weight, admit });
         drop(state);
         Entered::Closed(Application {
             callers,
@@ -248,6 +257,7 @@ impl State {
             asking: BTreeMap::new(),
             waiting: BTreeMap::new(),
             arrivals: 0,
+            capacity: 1,
             admissions: 0,
             given_up: 0.0,
             is_overloaded: false,
@@ -273,15 +283,14 @@ impl State {
         if !self.is_overloaded {
             return true;
         }
-        let in_time = |until: &&Option<Instant>| until.is_none_or(|until| now < until);
-        // No more than that need be looked at.
-        let asking = self
-            .asking
-            .values()
-            .filter(in_time)
-            .take(usize::from(PLACES))
-            .count();
-        (asking as f64) < self.places.floor()
+        let most = self.places.floor() * f64::from(self.capacity);
+        let mut asked = 0.0;
+        let in_time = |(until, _): &&(Option<Instant>, u32)| until.is_none_or(|until| now < until);
+        // Those that would be too many are not looked at.
+        !self.asking.values().filter(in_time).any(|(_, weight)| {
+            asked += f64::from(*weight);
+            asked >= most
+        })
     }
 
     /// A wait has ended.
@@ -294,11 +303,11 @@ impl State {
         }
     }
 
-    /// The wait of a caller that asked has ended.
-    fn asked(&mut self, given_up: bool) {
+    /// The wait of a caller that asked for this share of the lock has ended.
+    fn asked(&mut self, share: f64, given_up: bool) {
         self.places = match given_up {
-            true => (LEFT * self.places).max(1.0),
-            false => (self.places + 1.0 / self.places).min(f64::from(PLACES)),
+            true => (LEFT.powf(share) * self.places).max(1.0),
+            false => (self.places + share / self.places).min(f64::from(PLACES)),
         };
         self.ended(given_up);
     }
@@ -316,7 +325,7 @@ impl State {
         let is_in_time = waiting.until.is_none_or(|until| now < until);
         if is_in_time {
             self.admissions += 1;
-            self.asking.insert(number, waiting.until);
+            self.asking.insert(number, (waiting.until, waiting.weight));
         } else {
             self.ended(true);
         }
@@ -369,6 +378,7 @@ struct Asking<'a> {
     gate: &'a Gate,
     channel: &'a Arc<str>,
     slot: Option<Slot>,
+    share: f64,
     end: End,
 }
 
@@ -400,6 +410,6 @@ impl Drop for Asking<'_> {
         };
         let Some(callers) = callers else { return };
         // Its place is given back after that, so that it counts for who has it next.
-        locked(&callers.0).asked(self.end == End::GivenUp);
+        locked(&callers.0).asked(self.share, self.end == End::GivenUp);
     }
 }

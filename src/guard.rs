@@ -16,7 +16,7 @@ use crate::fence::Fence;
 use crate::lease::Lease;
 use crate::local_queue::turn::Turn;
 use crate::owner::Owner;
-use crate::place::held::{Held, HoldRef};
+use crate::place::held::{Held, HoldRef, not_a_writer};
 
 /// A lock that is held until the guard is released or dropped, or until its lease is lost.
 ///
@@ -335,6 +335,45 @@ impl LockGuard {
         runtime.serves(renewed).await?;
         self.check()?;
         Ok(self.lease())
+    }
+
+    /// Makes the guard of a [writer](crate::RwLock::write) that of a reader, in one round trip. The readers
+    /// behind it come in, and no other writer does before them. The fence and the lease stay. A second call
+    /// changes nothing.
+    ///
+    /// There is no way back: a reader that wants to write releases its guard, and acquires the other side.
+    ///
+    /// # Errors
+    /// - [`Error::Lost`](crate::Error::Lost) if the lock is no longer held.
+    /// - [`Error::Unavailable`](crate::Error::Unavailable) if the server did not answer for the
+    ///   [`server_timeout`](crate::LockManagerBuilder::server_timeout). The guard may then be either.
+    /// - [`Error::Refused`](crate::Error::Refused) if the server refuses this client.
+    /// - [`Error::Invalid`](crate::Error::Invalid) for any other guard.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped midway, the guard may be that of a writer or of a reader.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// let config = locks.rw_lock("config");
+    /// let guard = config.write().acquire().await?;
+    /// // ... a write, and now a long look at what was written ...
+    /// guard.downgrade().await?;
+    /// assert!(config.read().try_acquire().await.is_ok());
+    /// # Ok(()) }
+    /// ```
+    pub async fn downgrade(&self) -> Result<()> {
+        let runtime = &self.client().runtime;
+        runtime.check();
+        let downgraded = pin!(async {
+            match &self.kept {
+                Kept::Hold(held) => held.downgrade().await,
+                Kept::Turn(_) => Err(not_a_writer()),
+            }
+        });
+        runtime.serves(downgraded).await
     }
 }
 

@@ -41,9 +41,11 @@
 //!
 //! # Overview
 //! - [`LockManager`]: one client of one server, of a cluster, of a [quorum](Quorum), or
-//!   [in memory](LockManager::in_memory); `lock`, `all`, `list`, `stats`, `close`.
-//!   [`LockManagerBuilder`] has its settings.
+//!   [in memory](LockManager::in_memory); `lock`, `semaphore`, `rw_lock`, `all`, `list`, `stats`,
+//!   `close`. [`LockManagerBuilder`] has its settings.
 //! - [`Lock`]: a name and options; `acquire`, `try_acquire`, `with`, `status`, `watch`, `force_release`.
+//! - [`RwLock`]: many readers or one writer, each of which is a [`Lock`], as a
+//!   [semaphore](LockManager::semaphore) is too.
 //! - [`LockSet`]: several locks that are acquired together.
 //! - [`LockGuard`]: a lock that is held; `check`, `lost`, `run`, `release`.
 //! - [`HoldToken`]: what tasks of the holder watch.
@@ -90,8 +92,10 @@ mod lock_set;
 mod manager;
 mod options;
 mod owner;
+mod permits;
 mod place;
 mod quorum;
+mod rw_lock;
 pub mod spin;
 mod status;
 mod store;
@@ -118,6 +122,7 @@ pub use lock::Lock;
 pub use lock_set::{LockSet, LockSetGuard};
 pub use manager::{LockManager, LockManagerBuilder, Quorum, Stats, Unreleased};
 pub use owner::Owner;
+pub use rw_lock::RwLock;
 pub use status::{Holder, Kind, Listed, LockStream, Status};
 pub use store::memory::MemoryStore;
 #[cfg(all(feature = "redis", any(fuzzing, test)))]
@@ -142,6 +147,9 @@ mod pages {
 
     #[doc = include_str!("../docs/guide.md")]
     struct Guide;
+
+    #[doc = include_str!("../docs/permits.md")]
+    struct Permits;
 
     #[doc = include_str!("../docs/connecting.md")]
     struct Connecting;

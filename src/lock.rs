@@ -1,28 +1,25 @@
 //! A lock: a name and options. Making one does no I/O.
 
 mod asking;
+mod looking;
 #[cfg(test)]
 mod tests;
-mod watch;
 
 use std::fmt;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::Instant;
-
 use crate::engine::client::Client;
 use crate::engine::counters::Outcome;
-use crate::engine::operator::{Labels, Seen};
 use crate::error::{Error, Invalid, Result};
 use crate::fence::Fence;
 use crate::guard::LockGuard;
 use crate::local_queue::LocalQueues;
 use crate::options::{LockOptions, check_group};
 use crate::owner::Owner;
+use crate::permits::{Gives, Permits};
 use crate::place::Place;
-use crate::status::Status;
+use crate::status::Kind;
 use crate::store::keys::Keys;
 use crate::time::deadline::LeaseTerms;
 
@@ -64,14 +61,15 @@ pub struct Lock {
     name: Arc<str>,
     /// The keys and the channel, or the reason why the name is refused. The first call returns it.
     keys: Result<(Arc<Keys>, Arc<str>), Invalid>,
+    gives: Gives,
     options: LockOptions,
     owner: Option<Owner>,
 }
 
 impl Lock {
-    pub(crate) fn new(queues: &Arc<LocalQueues>, name: &str) -> Lock {
+    pub(crate) fn new(queues: &Arc<LocalQueues>, gives: Gives, name: &str) -> Lock {
         let client = queues.place().client();
-        let keys = Keys::new(&client.options.prefix, name).map(|keys| {
+        let keys = Keys::of_kind(gives.kind(), &client.options.prefix, name).map(|keys| {
             let channel = keys.channel_of(&client.id);
             (Arc::new(keys), channel)
         });
@@ -79,6 +77,7 @@ impl Lock {
             queues: Arc::clone(queues),
             name: name.into(),
             keys,
+            gives,
             options: LockOptions::default(),
             owner: None,
         }
@@ -272,102 +271,6 @@ impl Lock {
         self.clone().run_within(Some(wait), work)
     }
 
-    /// Returns the holder of the lock, if there is one, and how many requests wait. If there is a holder, a
-    /// second call asks for its label, for at most 50 ms longer than the first one took.
-    /// [`LockManager::list`](crate::LockManager::list) does this for many locks.
-    ///
-    /// In a quorum, the holder is the client with holds on a majority of the servers. There is none while
-    /// several clients have a minority each.
-    ///
-    /// # Errors
-    /// [`Error::Unavailable`] (in a quorum
-    /// [`Error::NoQuorum`]), [`Error::Refused`],
-    /// [`Error::Invalid`] or [`Error::Closed`].
-    ///
-    /// # Cancel safety
-    /// Dropping the future changes nothing.
-    ///
-    /// # Examples
-    /// ```
-    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
-    /// # let locks = fairlock::LockManager::in_memory();
-    /// # let lock = locks.lock("invoice:42");
-    /// let _guard = lock.acquire().await?;
-    /// let status = lock.status().await?;
-    /// if let Some(holder) = status.holder {
-    ///     println!("held by {:?} for {:?}, {} wait", holder.label, holder.held_for, status.waiting);
-    /// }
-    /// # Ok(()) }
-    /// ```
-    #[doc(alias = "is_locked")]
-    #[doc(alias = "who")]
-    pub fn status(&self) -> impl Future<Output = Result<Status>> + Send + use<> {
-        self.status_with(Arc::default())
-    }
-
-    /// The status of one of several locks, whose holders may be the same clients.
-    pub(crate) fn status_with(
-        &self,
-        labels: Arc<Labels>,
-    ) -> impl Future<Output = Result<Status>> + Send + use<> {
-        let lock = self.clone();
-        async move {
-            let (keys, terms, _) = lock.open()?;
-            let asking = pin!(async {
-                let began = Instant::now();
-                let Seen { mut status, client } = lock.place().inspect(&keys, &terms).await?;
-                let took = began.elapsed();
-                if let (Some(holder), Some(client)) = (&mut status.holder, client) {
-                    let label = labels.within(took, &client, || lock.place().label_of(&client));
-                    holder.label = label.await;
-                }
-                Ok(status)
-            });
-            lock.client().runtime.serves(asking).await
-        }
-    }
-
-    /// Takes the lock away from the holder with this fence, and hands it to the next waiter. Returns whether
-    /// the lock was held under that fence.
-    ///
-    /// [`status`](Self::status) shows the fence of the holder. Because of it, a repeated call never takes the
-    /// lock from the next holder. The former holder learns of its loss at its next renewal, so until then
-    /// both may believe that they hold the lock. If its lease is not [renewed](Self::renew), it learns of it
-    /// when the lease ends.
-    ///
-    /// In a quorum the call ends the holds on all servers, and waits for the servers that showed this holder.
-    /// It returns `true` if too few are left for the holder to keep the lock.
-    ///
-    /// # Errors
-    /// [`Error::Unavailable`] (in a quorum
-    /// [`Error::NoQuorum`]), [`Error::Refused`],
-    /// [`Error::Invalid`] or [`Error::Closed`].
-    ///
-    /// # Cancel safety
-    /// If the future is dropped midway, the lock may or may not have been released.
-    ///
-    /// # Examples
-    /// ```
-    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
-    /// # let locks = fairlock::LockManager::in_memory();
-    /// # let lock = locks.lock("invoice:42");
-    /// let stuck = lock.acquire().await?;
-    /// if let Some(holder) = lock.status().await?.holder {
-    ///     assert!(lock.force_release(holder.fence).await?);
-    ///     assert!(!lock.force_release(holder.fence).await?); // no longer the holder's fence
-    /// }
-    /// # Ok(()) }
-    /// ```
-    #[doc(alias = "force_unlock")]
-    pub fn force_release(&self, fence: Fence) -> impl Future<Output = Result<bool>> + Send + use<> {
-        let lock = self.clone();
-        async move {
-            let (keys, terms, _) = lock.open()?;
-            let releasing = pin!(lock.place().force_release(&keys, &terms, fence));
-            lock.client().runtime.serves(releasing).await
-        }
-    }
-
     /// Refuses what is wrong with the name or the settings, before anything is sent.
     pub(crate) fn check(&self) -> Result<()> {
         self.open().map(drop)
@@ -378,7 +281,16 @@ impl Lock {
     }
 
     pub(crate) fn has_settings_of(&self, other: &Lock) -> bool {
-        self.options == other.options && self.owner == other.owner
+        self.gives == other.gives && self.options == other.options && self.owner == other.owner
+    }
+
+    pub(crate) fn kind(&self) -> Kind {
+        self.gives.kind()
+    }
+
+    /// What tells it from the other locks of its manager. Sets acquire their locks in this order.
+    pub(crate) fn id(&self) -> (Kind, &str) {
+        (self.kind(), &self.name)
     }
 
     pub(crate) fn client(&self) -> &Arc<Client> {
@@ -396,7 +308,10 @@ impl Lock {
             self.check_in_a_quorum()?;
         }
         let terms = self.options.terms(&self.client().options)?;
-        let turns = self.options.turns(&self.client().options)?;
+        let turns = match self.taken_permits()? {
+            None => self.options.turns(&self.client().options)?,
+            Some(_) => 1,
+        };
         if let Some(group) = &self.options.group {
             check_group(group)?;
         }
@@ -406,7 +321,24 @@ impl Lock {
         Ok((Arc::clone(keys), terms, turns))
     }
 
+    /// The permits that a guard takes, unless this is a plain lock. Refuses settings that only that can have.
+    fn taken_permits(&self) -> Result<Option<Permits>, Invalid> {
+        let permits = self.gives.permits(self.options.permits)?;
+        let refused = match permits {
+            None => None,
+            Some(_) if self.owner.is_some() => Some("owner"),
+            Some(_) => self.options.local_handoffs.map(|_| "local_handoffs"),
+        };
+        match refused {
+            None => Ok(permits),
+            Some(setting) => Err(Invalid::new(format!(
+                "{setting}: must not be set for a semaphore or a read/write lock"
+            ))),
+        }
+    }
+
     fn check_in_a_quorum(&self) -> Result<(), Invalid> {
+        self.gives.check_in_a_quorum()?;
         if self.owner.is_some() {
             return Err(Invalid::new(
                 "owner: must not be set in a quorum, where no lock is re-entrant",
@@ -619,6 +551,28 @@ impl Lock {
         self
     }
 
+    /// Sets how many permits of a [semaphore](crate::LockManager::semaphore) a guard takes (1, the default,
+    /// to its capacity). For any other lock it is [`Invalid`](crate::Error::Invalid).
+    ///
+    /// The guard has all of them or none. While a request waits for several, the permits that are free stay
+    /// free for it, and later requests wait behind it.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// let bulk = locks.semaphore("api", 10).permits(3).acquire().await?;
+    /// let status = locks.semaphore("api", 10).status().await?;
+    /// assert_eq!(status.permits_in_use, 3);
+    /// # drop(bulk);
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias = "acquire_many")]
+    pub fn permits(mut self, permits: u32) -> Lock {
+        self.options.permits = Some(permits);
+        self
+    }
+
     /// Sets the group in which the [metrics](https://docs.rs/crate/fairlock/latest/source/docs/metrics.md)
     /// count the lock (1 to 64 bytes without control characters). It changes nothing else.
     ///
@@ -678,6 +632,7 @@ impl fmt::Debug for Lock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Lock")
             .field("name", &self.name)
+            .field("gives", &self.gives)
             .field("options", &self.options)
             .field("owner", &self.owner)
             .finish_non_exhaustive()

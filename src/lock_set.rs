@@ -1,8 +1,8 @@
 //! Several locks that are acquired together.
 //!
-//! They are acquired one after the other, in the order of their names. A caller that waits for a lock holds
-//! only locks with smaller names, so no two callers wait for each other. A set knows nothing of a lock but
-//! its calls.
+//! They are acquired one after the other, in the order of their kinds and names. A caller that waits for a
+//! lock holds only locks that come before it, so no two callers wait for each other. A set knows nothing of a
+//! lock but its calls.
 
 use std::fmt;
 use std::future::pending;
@@ -45,7 +45,8 @@ impl LockManager {
 
 /// Several locks that are acquired together: all of them, or none.
 ///
-/// Each lock is acquired as by itself, first come, first served, in the order of the names' bytes. So sets
+/// Each lock is acquired as by itself, first come, first served, in the order of the names' bytes (of several
+/// [kinds](crate::Kind), locks come first, then semaphores, then read/write locks). So sets
 /// never wait for each other in a circle, whatever order the names are given in. A set keeps the
 /// locks that it has while it waits for the next one. Each lock counts by itself in
 /// [`Stats`](crate::Stats).
@@ -95,8 +96,9 @@ impl Ask {
 }
 
 impl LockSet {
-    /// Returns a set of locks that have settings of their own. They must come from one manager. If one name
-    /// comes twice, its settings must be the same.
+    /// Returns a set of locks that have settings of their own, also of semaphores and read/write locks. They
+    /// must come from one manager. If one lock comes twice, its settings must be the same: a set has only one
+    /// side of a read/write lock.
     ///
     /// # Examples
     /// ```
@@ -279,9 +281,9 @@ impl LockSet {
         let locks = self.in_order()?;
         let mut taken = LockSetGuard {
             guards: Vec::with_capacity(locks.len()),
-            names: self.locks.iter().map(|lock| lock.name().to_owned()).collect(),
+            places: Vec::new(),
         };
-        for lock in locks {
+        for lock in &locks {
             let guard = tokio::select! {
                 biased;
                 guard = ask.of(lock) => guard?,
@@ -290,14 +292,16 @@ impl LockSet {
             taken.guards.push(guard);
         }
         taken.check()?;
+        let place_of = |given: &Lock| locks.iter().position(|lock| lock.id() == given.id());
+        taken.places = self.locks.iter().filter_map(place_of).collect();
         Ok(taken)
     }
 
-    /// The locks in the order of their names, each once. Refuses what is wrong with any of them before
-    /// anything is sent.
+    /// The locks in the order in which they are acquired, each once. Refuses what is wrong with any of them
+    /// before anything is sent.
     fn in_order(&self) -> Result<Vec<&Lock>> {
         let mut locks: Vec<&Lock> = self.locks.iter().collect();
-        locks.sort_by(|lock, other| lock.name().cmp(other.name()));
+        locks.sort_by_key(|lock| lock.id());
         for pair in locks.windows(2) {
             let (lock, next) = (pair[0], pair[1]);
             if !lock.has_manager_of(next) {
@@ -308,7 +312,7 @@ impl LockSet {
                 ))
                 .into());
             }
-            if lock.name() == next.name() && !lock.has_settings_of(next) {
+            if lock.id() == next.id() && !lock.has_settings_of(next) {
                 return Err(Invalid::new(format!(
                     "lock {:?}: comes twice with different settings, which must be the same",
                     lock.name()
@@ -316,7 +320,7 @@ impl LockSet {
                 .into());
             }
         }
-        locks.dedup_by(|lock, other| lock.name() == other.name());
+        locks.dedup_by_key(|lock| lock.id());
         if locks.is_empty() {
             return Err(Invalid::new("locks: a set must have at least one").into());
         }
@@ -347,14 +351,15 @@ impl fmt::Debug for LockSet {
 /// ```
 #[must_use = "the locks are released as soon as their guard is dropped"]
 pub struct LockSetGuard {
-    /// In the order of their names.
+    /// In the order in which they were acquired.
     guards: Vec<LockGuard>,
-    /// As they were given.
-    names: Vec<String>,
+    /// Which guard is that of each lock, as the locks were given.
+    places: Vec<usize>,
 }
 
 impl LockSetGuard {
-    /// Returns the guard of one of the locks, for its fence and its lease.
+    /// Returns the guard of one of the locks, for its fence and its lease. If locks of several kinds have the
+    /// name, it is the one that was acquired first.
     ///
     /// # Examples
     /// ```
@@ -366,8 +371,7 @@ impl LockSetGuard {
     /// # Ok(()) }
     /// ```
     pub fn get(&self, name: &str) -> Option<&LockGuard> {
-        let found = self.guards.binary_search_by(|guard| guard.name().cmp(name));
-        found.ok().map(|n| &self.guards[n])
+        self.guards.iter().find(|guard| guard.name() == name)
     }
 
     /// Returns the fences, in the order of the names as they were given. Each belongs to its own name: a
@@ -382,7 +386,7 @@ impl LockSetGuard {
     /// # Ok(()) }
     /// ```
     pub fn fences(&self) -> Vec<Fence> {
-        let guards = self.names.iter().filter_map(|name| self.get(name));
+        let guards = self.places.iter().map(|place| &self.guards[*place]);
         guards.map(LockGuard::fence).collect()
     }
 

@@ -20,6 +20,7 @@ use crate::gate::Gate;
 use crate::local_queue::LocalQueues;
 use crate::lock::Lock;
 use crate::options::ManagerOptions;
+use crate::permits::Gives;
 use crate::place::Place;
 use crate::store::memory::MemoryStore;
 
@@ -189,7 +190,47 @@ impl LockManager {
     /// # Ok(()) }
     /// ```
     pub fn lock(&self, name: impl AsRef<str>) -> Lock {
-        Lock::new(&self.queues, name.as_ref())
+        self.giving(Gives::Itself, name.as_ref())
+    }
+
+    /// Returns the semaphore of this name: a lock of which `capacity` permits can be held at the same time (1
+    /// to 99,999), first come, first served. It does no I/O, and shares nothing with the [`lock`](Self::lock)
+    /// of the same name.
+    ///
+    /// A guard takes one permit, or as many as [`Lock::permits`] says. Each guard has its own lease: if its
+    /// process dies, its permits come back when that is over. All callers of a name should give the same
+    /// capacity. If they differ, each gets a guard only while, with its own permits, no more are in use
+    /// than it allows.
+    ///
+    /// A semaphore limits load. It is no protection for a resource: a fence names the guard, and a larger one
+    /// does not void the smaller ones. Where more than `capacity` at once would be a bug, use as many locks.
+    ///
+    /// An [`owner`](Lock::owner) or [`local_handoffs`](Lock::local_handoffs) makes the first call fail with
+    /// [`Error::Invalid`](crate::Error::Invalid), and so does a quorum.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// # async fn call(_fence: fairlock::Fence) {}
+    /// use std::time::Duration;
+    ///
+    /// let api = locks.semaphore("api", 10); // at most 10 calls at a time, over all processes
+    /// api.with(call).await?;
+    ///
+    /// // A fair rate limit: at most 10 calls begin within a second.
+    /// let limited = locks.semaphore("api-rate", 10).at_least(Duration::from_secs(1));
+    /// limited.with(call).await?;
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias = "RSemaphore")]
+    #[doc(alias = "rate_limit")]
+    pub fn semaphore(&self, name: impl AsRef<str>, capacity: u32) -> Lock {
+        self.giving(Gives::Permits(capacity), name.as_ref())
+    }
+
+    pub(crate) fn giving(&self, gives: Gives, name: &str) -> Lock {
+        Lock::new(&self.queues, gives, name)
     }
 
     /// Makes one round trip to the server, for health checks. In a quorum it asks all servers, and returns

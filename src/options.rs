@@ -124,6 +124,8 @@ pub(crate) struct LockOptions {
     pub(crate) max_hold: Option<Duration>,
     pub(crate) at_least: Option<Duration>,
     pub(crate) local_handoffs: Option<u32>,
+    /// How many permits a guard takes.
+    pub(crate) permits: Option<u32>,
     /// The group of the metrics.
     pub(crate) group: Option<Arc<str>>,
     /// Its waits are campaigns, which may last for as long as another process leads.

@@ -29,8 +29,13 @@ use crate::owner::Owner;
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Status {
-    /// The holder, if there is one.
+    /// The holder, if there is one. Of several holders it is the one whose hold ends first.
     pub holder: Option<Holder>,
+    /// All holders. A lock has one at most, and so has a read/write lock that a writer has. Of a semaphore
+    /// and of readers these are up to 100, in the order in which their holds end.
+    pub holders: Vec<Holder>,
+    /// The number of permits that are in use. A lock that is held and a reader use one, and a writer 99,999.
+    pub permits_in_use: u64,
     /// The number of requests in the server's queue. Under overload, a client does not queue all of its
     /// callers; [`Stats::waiting`](crate::Stats::waiting) counts all of one client. With [local
     /// hand-off](crate::Lock::local_handoffs), a process counts once. In a quorum it is the largest number of
@@ -103,6 +108,12 @@ pub struct Holder {
     /// ([`at_least`](crate::Lock::at_least)). It then has an owner of its own. Label and fence are those of
     /// the guard that released it.
     pub kept: bool,
+    /// How many permits this holder has: 1, unless [`Lock::permits`](crate::Lock::permits) says otherwise. A
+    /// writer has 99,999.
+    pub permits: u32,
+    /// Of how many permits: the capacity that this holder gave. 1 for a lock, and 99,999 for a read/write
+    /// lock.
+    pub of: u32,
 }
 
 /// What a name is used for. A lock, a semaphore and a read/write lock of the same name share nothing.
@@ -241,22 +252,27 @@ mod tests {
             held_for: Duration::from_micros(1999),
             ttl: Duration::from_secs(2),
             kept: false,
+            permits: 1,
+            of: 1,
         };
         let listed = Listed {
             name: "a".to_owned(),
             kind: Kind::ReadWrite,
             status: Status {
+                holders: vec![holder.clone()],
                 holder: Some(holder),
+                permits_in_use: 1,
                 waiting: 3,
                 longest_wait: Some(Duration::from_millis(5)),
             },
         };
+        let holder = serde_json::json!({
+            "label": null, "owner": Owner::named("job:7").as_str(), "fence": 7, "holds": 1,
+            "held_for_ms": 1, "ttl_ms": 2000, "kept": false, "permits": 1, "of": 1,
+        });
         let shown = serde_json::json!({
             "name": "a", "kind": "read_write", "waiting": 3, "longest_wait_ms": 5,
-            "holder": {
-                "label": null, "owner": Owner::named("job:7").as_str(), "fence": 7, "holds": 1,
-                "held_for_ms": 1, "ttl_ms": 2000, "kept": false,
-            },
+            "holder": holder, "holders": [holder], "permits_in_use": 1,
         });
         assert_eq!(serde_json::to_value(&listed).unwrap(), shown);
     }

@@ -34,11 +34,10 @@ pub(crate) use self::interface::{Priority, StoreFuture};
 use self::memory::Connection;
 #[cfg(all(test, feature = "redis"))]
 pub(crate) use self::operations::inspect::InspectedHold;
-#[cfg(test)]
 pub(crate) use self::operations::release::Released;
 pub(crate) use self::operations::{
     Acquire, Acquired, CallKind, Confirmed, Contended, GetLabel, Inspect, Inspected, Look, Looked,
-    MAX_WITHDRAWN, Mode, Operation, Release, ReleaseOutcome, ReleaseWhat, Renew, Renewed, SetLabel,
+    MAX_WITHDRAWN, Mode, Operation, Release, ReleaseOutcome, ReleaseWhat, Renew, Renewed, SetLabel, Shrink,
     SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Withdraw, Withdrawn,
 };
 pub(crate) use self::push::Push;
@@ -129,7 +128,8 @@ impl Store {
             return Ok(Store::Cluster(ClusterStore::open(connector, options, listener)));
         }
         let place = (ServerId::default(), PubSubMode::Plain);
-        let server = RedisStore::open(connector, options, &listener, place, &script::ALL);
+        let scripts = script::for_server(options.quorum.is_some());
+        let server = RedisStore::open(connector, options, &listener, place, scripts);
         Ok(Store::Server(server))
     }
 

@@ -1,13 +1,3 @@
--- How much longer a key lives than it must, so that most calls need not prolong it.
-local SLACK_MS = 10000
-
--- Makes sure that a key lives for at least `ms` and RETENTION_MS.
-local function extend_ttl(key, ms)
-  if redis.call('PTTL', key) < ms + RETENTION_MS then
-    redis.call('PEXPIRE', key, string.format('%d', ms + RETENTION_MS + SLACK_MS))
-  end
-end
-
 -- A hold reserves so many fences beyond its own, one for each further turn that it may serve.
 local RESERVED = 999
 -- How far ahead of the time of the grant the fences of turns may be. The clients keep to that. The server may

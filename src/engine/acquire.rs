@@ -27,6 +27,7 @@ use crate::engine::waitlist::registry::Waitlists;
 use crate::engine::waitlist::{Joined, Progress, WaitOutcome, WaitTerms, Waitlist};
 use crate::error::{Error, Result};
 use crate::owner::Owner;
+use crate::permits::Permits;
 use crate::store::ids::RequestId;
 use crate::store::keys::Keys;
 use crate::store::{Acquire, Acquired, Answer, Contended, Failure, Mode};
@@ -42,6 +43,8 @@ pub(crate) struct AcquireParams {
     pub(crate) channel: Arc<str>,
     pub(crate) terms: LeaseTerms,
     pub(crate) owner: Option<Owner>,
+    /// What the hold takes, unless it is a plain lock.
+    pub(crate) permits: Option<Permits>,
     /// In which the holds are counted, and what their requests come across.
     pub(crate) group: Group,
     /// What all servers of a quorum are asked for alike. `None` for a lock on one server. Boxed, because
@@ -70,7 +73,13 @@ impl AcquireParams {
             None => client.next_number(),
             Some(vote) => vote.numbers.fetch_add(1, Ordering::Relaxed),
         };
-        RequestId::new(&client.id, self.terms.grant(), number, self.owner.as_ref())
+        let (id, grant) = (&client.id, self.terms.grant());
+        match self.permits {
+            None => RequestId::new(id, grant, number, self.owner.as_ref()),
+            Some(Permits { weight, capacity }) => {
+                RequestId::with_permits(id, grant, number, weight, capacity)
+            }
+        }
     }
 
     fn floor(&self) -> Option<Floor> {

@@ -20,6 +20,8 @@ use crate::error::{HoldEnd, Lost};
 use crate::fence::Fence;
 use crate::lease::{Lease, LeaseState};
 use crate::owner::Owner;
+use crate::permits::Permits;
+use crate::status::Kind;
 use crate::store::ids::RequestId;
 use crate::store::keys::Keys;
 use crate::store::{Grant, RESERVED, ReleaseWhat, Renew, TURNS_AHEAD_US};
@@ -236,6 +238,11 @@ impl Hold {
             Some(last) if last > fence => ReleaseWhat::Turns { first: fence, last },
             _ => ReleaseWhat::Grant(fence),
         }
+    }
+
+    /// Whether it began as the hold of a writer.
+    pub(crate) fn is_of_a_writer(&self) -> bool {
+        self.keys.kind == Kind::ReadWrite && self.request.weight() == Permits::WRITER.weight
     }
 
     /// Whether the lease is never extended beyond its length.

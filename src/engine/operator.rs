@@ -26,33 +26,39 @@ const LABEL_PATIENCE: Duration = Duration::from_millis(50);
 /// A lock as its server sees it, or a majority of its servers.
 #[derive(Debug)]
 pub(crate) struct Seen {
-    /// Without the label of the holder.
+    /// Without the labels of the holders.
     pub(crate) status: Status,
-    /// The client of the holder.
-    pub(crate) client: Option<ClientId>,
+    /// The clients of the holders.
+    pub(crate) clients: Vec<ClientId>,
 }
 
 impl Seen {
     pub(crate) fn on_one(answer: Answer<Inspected>) -> Seen {
         let Answer { at, reply, .. } = answer;
-        let first = reply.holders.into_iter().next();
-        let client = first.as_ref().map(|holding| holding.client.clone());
-        let holder = first.map(|holding| Holder {
-            label: None,
-            held_for: held_for(holding.fence, at.now),
-            ttl: holding.deadline.since(at.now),
-            owner: holding.owner,
-            fence: holding.fence,
-            holds: holding.holds,
-            kept: holding.kept,
+        let holders = reply.holders.into_iter().map(|holding| {
+            let holder = Holder {
+                label: None,
+                held_for: held_for(holding.fence, at.now),
+                ttl: holding.deadline.since(at.now),
+                owner: holding.owner,
+                fence: holding.fence,
+                holds: holding.holds,
+                kept: holding.kept,
+                permits: holding.permits,
+                of: holding.of,
+            };
+            (holding.client, holder)
         });
+        let (clients, holders): (_, Vec<_>) = holders.unzip();
         Seen {
             status: Status {
-                holder,
+                holder: holders.first().cloned(),
+                holders,
+                permits_in_use: reply.in_use,
                 waiting: reply.waiting,
                 longest_wait: reply.first.map(|ticket| at.now.since(ticket.time())),
             },
-            client,
+            clients,
         }
     }
 }

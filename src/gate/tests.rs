@@ -19,7 +19,7 @@ const MS: Duration = Duration::from_millis(1);
 fn overloaded(asking: u64) -> State {
     let mut state = State::new();
     all_give_up(&mut state);
-    state.asking = (0..asking).map(|number| (u64::MAX - number, None)).collect();
+    state.asking = (0..asking).map(|number| (u64::MAX - number, (None, 1))).collect();
     state
 }
 
@@ -33,9 +33,10 @@ fn all_give_up(state: &mut State) {
 fn come(state: &mut State, bounds: &[Option<Instant>]) -> Vec<oneshot::Receiver<Result<Slot>>> {
     let come = bounds.iter().map(|until| {
         let (admit, admitted) = oneshot::channel();
+        let (until, weight) = (*until, 1);
         state
             .waiting
-            .insert(state.arrivals, Waiting { until: *until, admit });
+            .insert(state.arrivals, Waiting { until, weight, admit });
         state.arrivals += 1;
         admitted
     });
@@ -61,7 +62,7 @@ async fn all_may_ask_as_long_as_most_are_served() {
     let mut state = State::new();
     for n in 0..10_000 {
         assert!(state.has_place(Instant::now()));
-        state.asking.insert(n, None);
+        state.asking.insert(n, (None, 1));
         state.ended(n % 3 == 0);
     }
 }
@@ -74,7 +75,7 @@ async fn while_most_give_up_only_so_many_ask_as_keep_the_lock_busy() {
     let _waiting = come(&mut state, &[None]);
     assert!(!state.has_place(now) && state.next(now).is_none());
     // One whose bound is over takes no place.
-    state.asking.insert(0, Some(now));
+    state.asking.insert(0, (Some(now), 1));
     state.asking.pop_last();
     assert!(state.has_place(now));
 }
@@ -87,17 +88,30 @@ async fn fewer_ask_when_those_give_up_too_and_one_at_least() {
             .count()
     };
     let mut state = overloaded(0);
-    state.asked(true);
+    state.asked(1.0, true);
     assert_eq!(places(&state), 2);
     for _ in 0..100 {
-        state.asked(true);
+        state.asked(1.0, true);
     }
     assert_eq!(places(&state), 1);
     let after_grants = [(); 5].map(|()| {
-        state.asked(false);
+        state.asked(1.0, false);
         places(&state)
     });
     assert_eq!(after_grants, [2, 2, 2, 3, 3]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn as_many_ask_for_permits_as_take_three_times_the_capacity() {
+    let now = Instant::now();
+    let mut state = overloaded(29);
+    state.capacity = 10;
+    assert!(state.has_place(now));
+    state.asking.insert(0, (None, 5));
+    assert!(!state.has_place(now));
+    let mut small = overloaded(0);
+    small.asked(0.1, true);
+    assert!(small.places > 2.9, "one of ten permits is no whole place");
 }
 
 #[tokio::test(start_paused = true)]

@@ -146,6 +146,7 @@ fn params(lock: &Lock) -> Result<TenureParams> {
         channel: Arc::clone(channel),
         terms,
         owner: lock.owner.clone(),
+        permits: lock.taken_permits()?,
         group: metrics.group(&lock.name, lock.options.group.as_ref()),
         vote: None,
     };

@@ -13,10 +13,11 @@ use crate::engine::client::Client;
 use crate::engine::operator::Labels;
 use crate::engine::retry::until_answered;
 use crate::error::{Error, Invalid, Result};
+use crate::permits::Gives;
 use crate::place::Place;
 use crate::quorum::{majority_of, no_majority};
-use crate::status::{Kind, Listed, LockStream};
-use crate::store::keys::Keys;
+use crate::status::{Listed, LockStream};
+use crate::store::keys::{Keys, LockId};
 use crate::store::{Page, Position};
 
 /// How many locks are inspected at the same time.
@@ -81,12 +82,12 @@ impl LockManager {
         let listed = pages
             .try_flatten()
             .try_filter_map(move |key| {
-                let mut name = manager.name_of(&key).filter(|name| pattern.matches(name));
+                let mut id = manager.id_of(&key).filter(|(_, name)| pattern.matches(name));
                 if let Some(seen) = &mut seen {
-                    name = name.filter(|name| seen.insert(Arc::clone(name)));
+                    id = id.filter(|id| seen.insert(id.clone()));
                 }
                 let (manager, labels) = (manager.clone(), Arc::clone(&labels));
-                async move { Ok(name.map(|name| manager.inspect(name, labels))) }
+                async move { Ok(id.map(|id| manager.inspect(id, labels))) }
             })
             .try_buffer_unordered(CONCURRENT)
             .try_filter_map(async |listed| Ok(listed));
@@ -113,19 +114,21 @@ impl LockManager {
         self.list(pattern).try_collect().await
     }
 
-    /// The name of the lock with this key. Other hashes under the prefix are no locks.
-    fn name_of(&self, key: &str) -> Option<Arc<str>> {
-        let keys = Keys::of_lock_key(&self.place().client().options.prefix, key)?;
-        (keys.kind == Kind::Lock).then_some(keys.name)
+    /// What the key says of its lock. Other hashes under the prefix are no locks.
+    fn id_of(&self, key: &str) -> Option<LockId> {
+        Some(Keys::of_lock_key(&self.place().client().options.prefix, key)?.id())
     }
 
     /// A lock that was released stays on the server for a while. It is not listed.
-    async fn inspect(self, name: Arc<str>, labels: Arc<Labels>) -> Result<Option<Listed>> {
-        let status = self.lock(&name).status_with(labels).await?;
+    async fn inspect(self, (kind, name): LockId, labels: Arc<Labels>) -> Result<Option<Listed>> {
+        let status = self
+            .giving(Gives::looked_at(kind), &name)
+            .status_with(labels)
+            .await?;
         let is_in_use = status.holder.is_some() || status.waiting > 0;
         Ok(is_in_use.then(|| Listed {
             name: name.to_string(),
-            kind: Kind::Lock,
+            kind,
             status,
         }))
     }

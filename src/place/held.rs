@@ -6,10 +6,11 @@ use crate::engine::client::Client;
 use crate::engine::counters::{Counters, Holding, How};
 use crate::engine::hold::Hold;
 use crate::engine::hold::owned::OwnedHold;
-use crate::error::{Invalid, Lost, Result};
+use crate::error::{Error, Invalid, Lost, Result};
 use crate::fence::Fence;
 use crate::lease::Lease;
 use crate::owner::Owner;
+use crate::permits::Permits;
 use crate::quorum::{Majority, Votes};
 use crate::time::clock::LocalTime;
 
@@ -78,12 +79,25 @@ impl Held {
         }
     }
 
+    /// Makes a writer's hold a reader's.
+    pub(crate) async fn downgrade(&self) -> Result<()> {
+        match self {
+            Held::One(held) if held.hold().is_of_a_writer() => held.shrink(Permits::READER.weight).await,
+            _ => Err(not_a_writer()),
+        }
+    }
+
     pub(crate) async fn release(self) -> Result<()> {
         match self {
             Held::One(held) => held.release().await,
             Held::Majority(majority) => Box::pin(majority.release()).await,
         }
     }
+}
+
+/// The error of a downgrade of what no writer has.
+pub(crate) fn not_a_writer() -> Error {
+    Invalid::new("downgrade: only the guard of a writer can become that of a reader").into()
 }
 
 /// The hold of a lock, without its owner.

@@ -42,16 +42,20 @@ impl QuorumClient {
     pub(crate) async fn inspect(&self, keys: &Arc<Keys>, terms: &LeaseTerms) -> Result<Seen> {
         let told = self.told(keys, terms).await?;
         let now = self.clocks.median_time();
-        let (client, holder) = self.holder(&told).map(|seen| (seen.client, seen.holder)).unzip();
+        let seen = self.holder(&told);
+        let (clients, holders): (Vec<_>, Vec<_>) =
+            seen.map(|seen| (seen.client, seen.holder)).into_iter().unzip();
         Ok(Seen {
             status: Status {
-                holder,
+                holder: holders.first().cloned(),
+                permits_in_use: holders.len() as u64,
+                holders,
                 waiting: told.iter().map(|told| told.inspected.waiting).max().unwrap_or(0),
                 longest_wait: (told.iter())
                     .filter_map(|told| Some(now.since(told.inspected.first?.time())))
                     .max(),
             },
-            client,
+            clients,
         })
     }
 
@@ -128,6 +132,8 @@ impl QuorumClient {
             held_for: operator::held_for(fence, self.clocks.latest_time()),
             ttl: ttls[ttls.len() - self.majority()],
             kept: false,
+            permits: 1,
+            of: 1,
         };
         Some(SeenHolder {
             client,

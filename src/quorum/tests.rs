@@ -141,6 +141,7 @@ fn params(quorum: &QuorumClient) -> AcquireParams {
         keys,
         terms: LockOptions::default().terms(&client.options).unwrap(),
         owner: None,
+        permits: None,
         group: Group::default(),
         vote: None,
     }

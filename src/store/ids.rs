@@ -53,9 +53,9 @@ impl fmt::Debug for ClientId {
 /// A lock that was released but stays taken for a while is held by `<client>:<grant_ms>=<n>:`. No call names
 /// this request, so nothing renews, releases or withdraws its hold.
 ///
-/// A request for permits is `<client>:<grant_ms>*<weight>/<capacity>:<n>:`, with five digits for each of the two
-/// numbers: it takes `weight` permits, and may hold while, with them, at most `capacity` are in use. Permits that
-/// were given back but stay taken have `=` in the place of `*`.
+/// A request for permits is `<client>:<grant_ms>*<weight>/<capacity>:<n>:`, with five digits for each of the
+/// two numbers: it takes `weight` permits, and may hold while, with them, at most `capacity` are in use.
+/// Permits that were given back but stay taken have `=` in the place of `*`.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct RequestId(Arc<str>);
 
@@ -70,8 +70,6 @@ impl RequestId {
     const PERMITS_DIGITS: usize = 5;
     const SLASH_AT: usize = Self::NUMBER_AT + Self::PERMITS_DIGITS;
     const PERMITS_END: usize = Self::SLASH_AT + 1 + Self::PERMITS_DIGITS;
-    /// The largest capacity.
-    pub(crate) const MOST_PERMITS: u32 = 99_999;
 
     /// The `n`-th request of `client`. The client has `grant` (whole milliseconds, at most a day) to claim a
     /// pushed grant.
@@ -90,7 +88,7 @@ impl RequestId {
     }
 
     /// The `n`-th request of `client`, for `weight` of at most `capacity` permits. Both are between 1 and
-    /// [`MOST_PERMITS`](Self::MOST_PERMITS).
+    /// 99,999.
     pub(crate) fn with_permits(
         client: &ClientId,
         grant: Duration,

@@ -9,6 +9,9 @@ use crate::status::Kind;
 /// The longest lock name, in bytes.
 const MAX_NAME_BYTES: usize = 512;
 
+/// What tells a lock from all others under its prefix.
+pub(crate) type LockId = (Kind, Arc<str>);
+
 /// All names that one lock has on the server. All keys share one hash slot. What a key is stands before the
 /// hash tag, so neither two names nor two kinds of lock ever produce the same key.
 #[derive(Debug, PartialEq, Eq)]
@@ -77,6 +80,16 @@ impl Keys {
             // The whole name is the tag, unless the name has a tag of its own.
             .unwrap_or(tagged);
         Keys::of_kind(kind, prefix, name).ok()
+    }
+
+    pub(crate) fn id(&self) -> LockId {
+        (self.kind, Arc::clone(&self.name))
+    }
+
+    /// Whether a call may declare the lock's own key alone. Each of the others with permits needs the timers
+    /// and the queue, except for a renewal.
+    pub(crate) fn may_go_alone(&self) -> bool {
+        self.kind == Kind::Lock
     }
 
     /// The channel that tells `client` about this lock.

@@ -2,9 +2,12 @@
 
 mod labels;
 pub(crate) mod lock;
+pub(crate) mod permits;
 pub(crate) mod rules;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+pub(crate) use tests::Written;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -17,6 +20,7 @@ use crate::store::interface::{
     Answer, Call, ConnectionId, Connections, Failure, KeepAlive, Listener, Page, Position, ServerId, Stamp,
     StoreFuture,
 };
+use crate::store::keys::Keys;
 use crate::store::operations::{Operation, SetLabel};
 use crate::time::clock::{Clock, LocalTime};
 use crate::time::clock_offset::Sample;
@@ -295,13 +299,15 @@ impl Drop for Connection {
 impl Connections for Connection {
     fn list(&self, prefix: &str, _: Position) -> StoreFuture<Page> {
         let start = format!("{prefix}:{{");
-        let client = self.0.clone();
+        let (client, prefix) = (self.0.clone(), prefix.to_owned());
         Box::pin(async move {
             client.check()?;
             let state = client.store.state();
-            let keys = state.rules.locks.keys().filter(|key| key.starts_with(&start));
+            let locks = state.rules.locks.keys().filter(|key| key.starts_with(&start));
+            let of_permits = state.rules.permits.keys();
+            let permits = of_permits.filter(|key| Keys::of_lock_key(&prefix, key).is_some());
             Ok(Page {
-                keys: keys.cloned().collect(),
+                keys: locks.chain(permits).cloned().collect(),
                 next: None,
             })
         })

@@ -6,8 +6,10 @@ mod acquire;
 pub(crate) mod inspect;
 pub(crate) mod label;
 mod look;
+mod permits;
 pub(crate) mod release;
 pub(crate) mod renew;
+mod shrink;
 mod spin;
 mod withdraw;
 
@@ -19,6 +21,7 @@ pub(crate) use self::label::{GetLabel, SetLabel};
 pub(crate) use self::look::{Look, Looked};
 pub(crate) use self::release::{Release, ReleaseOutcome, ReleaseWhat};
 pub(crate) use self::renew::{Confirmed, Renew, Renewed};
+pub(crate) use self::shrink::Shrink;
 pub(crate) use self::spin::{SpinAcquire, SpinAcquired, SpinRelease, SpinReleased};
 pub(crate) use self::withdraw::{MAX_WITHDRAWN, Withdraw, Withdrawn};
 use crate::fence::Fence;

@@ -10,8 +10,8 @@ use crate::time::server_time::ServerTime;
 /// A message on an unlock channel. Its first word is its version. Later versions may add more words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Push {
-    /// The lock was handed to a request: `1 <fence> <deadline> <request>`. For permits, several grants can follow
-    /// one another.
+    /// The lock was handed to a request: `1 <fence> <deadline> <request>`. For permits, several grants can
+    /// follow one another.
     Granted(Vec<Grant>),
     /// The lock was released, but stays taken until another time than its waiters know: `2`.
     Kept,

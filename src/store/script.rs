@@ -11,6 +11,7 @@ use std::sync::OnceLock;
 pub(crate) use self::reply::{ReplyError, ReplyReader};
 pub(crate) use self::script_call::{Declared, ScriptCall};
 pub(crate) use self::texts::inlined;
+use crate::status::Kind;
 
 /// One operation: its own file, and the parts of `lua/lib/` that it shares with others. If the operation has
 /// a fast path, the rest of it is in a second file, after the parts that only the rest needs.
@@ -38,7 +39,13 @@ pub(crate) static LABEL: Script = Script::new("label", texts::LABEL);
 pub(crate) static SPIN_ACQUIRE: Script = Script::new("spin_acquire", texts::SPIN_ACQUIRE);
 pub(crate) static SPIN_RELEASE: Script = Script::new("spin_release", texts::SPIN_RELEASE);
 
-pub(crate) static ALL: [&Script; 9] = [
+pub(crate) static PERMITS_ACQUIRE: Script = Script::new("permits_acquire", texts::PERMITS_ACQUIRE);
+pub(crate) static PERMITS_RELEASE: Script = Script::new("permits_release", texts::PERMITS_RELEASE);
+pub(crate) static PERMITS_WITHDRAW: Script = Script::new("permits_withdraw", texts::PERMITS_WITHDRAW);
+pub(crate) static PERMITS_RENEW: Script = Script::new("permits_renew", texts::PERMITS_RENEW);
+pub(crate) static PERMITS_INSPECT: Script = Script::new("permits_inspect", texts::PERMITS_INSPECT);
+
+pub(crate) static ALL: [&Script; 14] = [
     &ACQUIRE,
     &RELEASE,
     &WITHDRAW,
@@ -48,7 +55,50 @@ pub(crate) static ALL: [&Script; 9] = [
     &LABEL,
     &SPIN_ACQUIRE,
     &SPIN_RELEASE,
+    &PERMITS_ACQUIRE,
+    &PERMITS_RELEASE,
+    &PERMITS_WITHDRAW,
+    &PERMITS_RENEW,
+    &PERMITS_INSPECT,
 ];
+
+/// The scripts of locks come first. The servers of a quorum need no others.
+const FOR_LOCKS: usize = 9;
+
+/// The scripts for a server.
+#[cfg(feature = "redis")]
+pub(crate) fn for_server(of_a_quorum: bool) -> &'static [&'static Script] {
+    match of_a_quorum {
+        true => &ALL[..FOR_LOCKS],
+        false => &ALL,
+    }
+}
+
+/// The scripts of an operation: one for locks, and one for permits. They have the same arguments.
+#[derive(Debug)]
+pub(crate) struct ByKind {
+    lock: &'static Script,
+    permits: &'static Script,
+}
+
+pub(crate) static ACQUIRES: ByKind = ByKind::new(&ACQUIRE, &PERMITS_ACQUIRE);
+pub(crate) static RELEASES: ByKind = ByKind::new(&RELEASE, &PERMITS_RELEASE);
+pub(crate) static WITHDRAWALS: ByKind = ByKind::new(&WITHDRAW, &PERMITS_WITHDRAW);
+pub(crate) static RENEWALS: ByKind = ByKind::new(&RENEW, &PERMITS_RENEW);
+pub(crate) static INSPECTIONS: ByKind = ByKind::new(&INSPECT, &PERMITS_INSPECT);
+
+impl ByKind {
+    const fn new(lock: &'static Script, permits: &'static Script) -> ByKind {
+        ByKind { lock, permits }
+    }
+
+    pub(crate) fn of(&self, kind: Kind) -> &'static Script {
+        match kind {
+            Kind::Lock => self.lock,
+            Kind::Semaphore | Kind::ReadWrite => self.permits,
+        }
+    }
+}
 
 impl Script {
     pub(crate) const fn new(name: &'static str, source: &'static str) -> Script {

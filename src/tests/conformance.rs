@@ -7,6 +7,7 @@ mod expected;
 mod lifetimes;
 mod model;
 mod odd;
+mod permits;
 mod quorum;
 mod server;
 mod step;
@@ -26,9 +27,8 @@ const CASES: u32 = 10_000;
 /// From this number of runs on, every kind of reply must occur.
 const ENOUGH_CASES: u32 = 2_000;
 
-/// `PROPTEST_CASES` sets the number of runs, and `PROPTEST_RNG_SEED` repeats them.
-#[test]
-fn scripts_follow_the_rules() {
+/// How many runs there are, and the seed that repeats them.
+fn config(cases: u32) -> (ProptestConfig, u64) {
     let mut config = ProptestConfig {
         failure_persistence: None,
         // Proptest creates a new generator for each choice, and this kind is cheap to create.
@@ -36,13 +36,20 @@ fn scripts_follow_the_rules() {
         ..ProptestConfig::default()
     };
     if std::env::var_os("PROPTEST_CASES").is_none() {
-        config.cases = CASES;
+        config.cases = cases;
     }
     let seed = match config.rng_seed {
         RngSeed::Fixed(seed) => seed,
         RngSeed::Random => RandomState::new().hash_one(0),
     };
     config.rng_seed = RngSeed::Fixed(seed);
+    (config, seed)
+}
+
+/// `PROPTEST_CASES` sets the number of runs, and `PROPTEST_RNG_SEED` repeats them.
+#[test]
+fn scripts_follow_the_rules() {
+    let (config, seed) = config(CASES);
     let cases = config.cases;
 
     let setting = RefCell::new(Setting::start());

@@ -51,10 +51,12 @@ pub fn request(text: &str) {
     assert_eq!(request.to_string(), text);
     let head = format!("{}:{:010}", request.client(), request.grant().as_millis());
     let rest = text.strip_prefix(&head).expect("client and grant first");
-    let number = match rest.strip_prefix('+') {
-        Some(reserves) => reserves.split_once(':').expect("how many").1,
-        None => &rest[1..],
+    let (permits, number) = match rest[1..].split_at_checked(12) {
+        Some((permits, number)) if permits.as_bytes()[5] == b'/' => (Some(permits), number),
+        _ => (None, &rest[1..]),
     };
+    let written = format!("{:05}/{:05}:", request.weight(), request.capacity());
+    assert!(permits.is_none_or(|permits| permits == written));
     assert!(
         request.number() == 0
             || number

@@ -2,11 +2,13 @@
 //! network and a simulated server.
 //!
 //! Each seed gives one small world. Clients have tasks that acquire and release locks in all ways, on the
-//! in-memory store, which follows the rules of the scripts. The network delays, loses and repeats messages.
-//! Connections break and are replaced. Processes are stopped or killed. The server refuses calls, stalls, and
-//! loses all its data or only its scripts. Its clock runs faster than those of the clients, or is set back.
-//! In the end all faults are over, and nothing may be left. Time is tokio's paused clock, and every choice is
-//! drawn from the seed, so the same seed gives the same history.
+//! in-memory store, which follows the rules of the scripts. Half of the locks are semaphores and read/write
+//! locks, whose users take one permit or several, with several capacities, and read, write and downgrade.
+//! The network delays, loses and repeats messages. Connections break and are replaced. Processes are stopped
+//! or killed. The server refuses calls, stalls, and loses all its data or only its scripts. Its clock runs
+//! faster than those of the clients, or is set back. In the end all faults are over, and nothing may be
+//! left. Time is tokio's paused clock, and every choice is drawn from the seed, so the same seed gives the
+//! same history.
 //!
 //! `invariants` checks what must be true of every history, and `order` that nobody is overtaken. `liveness`
 //! checks how long a lock may be idle while a caller waits. `World::quiesce` checks what must be true at the
@@ -18,7 +20,7 @@
 //!
 //! # Which rules it checks
 //! Each row of the table removes one rule. The second column says how many seeds then broke a promise, out of
-//! how many.
+//! how many. These worlds had only plain locks.
 //!
 //! | removed rule | seeds | violation |
 //! |---|---|---|
@@ -45,16 +47,38 @@
 //! | renewals before the deadline | 1 of 2,032 | free |
 //! | inside a process, the first waiter has the next turn | 166 of 5,712 | overtaken |
 //!
+//! The rules of permits, in worlds of all kinds of locks:
+//!
+//! | removed rule | seeds | violation |
+//! |---|---|---|
+//! | a hand-over keeps to the capacity (else to one more) | 26 of 50 | two holders |
+//! | what does not fit is waited for (else others go first) | 6 of 159 | overtaken, unused |
+//! | a newcomer comes behind the queue, though it fits | 42 of 155 | unused, free, overtaken |
+//! | a waitlist takes all grants of a push (else the first) | 8 of 50 | free, unused |
+//! | a withdrawal is by the request (else one of the same client) | 16 of 48 | two holders, lost its place |
+//! | a timer that is early is corrected (else its hold ends) | 6 of 41 | two holders |
+//! | what ends a hold also hands over | 11 of 41 | free |
+//! | a downgrade gives the permits back | 17 of 50 | still a writer's |
+//! | the grants of one call have different fences | 11 of 41 | fence not larger |
+//!
 //! *Free* and *unused* are the delays of `liveness`. The simulation does not notice the removal of these
 //! rules, because another rule makes up for each of them:
 //! - the withdrawal after a release, after a cancelled try and after a late reply (a later withdrawal
 //!   follows);
 //! - that all waiters ask after one of them lost its place (they also ask after *not registered*);
 //! - that a grant with too little time left is given up (its guard ends in time by itself);
-//! - that a poll reports another grant of the client (the poll for that request reports it too).
+//! - that a poll reports another grant of the client (the poll for that request reports it too);
+//! - that a first request which cannot be reached keeps no permits from others (the holds before it end, then
+//!   it is removed since it fits);
+//! - that a client which did not claim its permits counts as dead (each of its grants expires by itself);
+//! - that the first waiter is told of permits that stay taken for a shorter time (its next poll finds them);
+//! - that the deadlines of permits are cut after the clock was set back (their holds only last longer).
+//!
+//! The last four were tried with 340 to 500 seeds each, so a rare violation may have been missed.
 //!
 //! It notices a lost place in the queue only in worlds where nothing but expired leases goes wrong. It does
 //! not notice that a subscription is unseen, since a client that hears nothing counts as delayed for good.
+//! Nor does it notice that the grants of a refused push are void, because its server refuses no push.
 
 mod connection;
 mod faults;

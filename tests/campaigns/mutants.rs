@@ -13,6 +13,7 @@ mod leaders;
 mod local;
 mod lua;
 mod metrics;
+mod permits;
 mod quorum;
 mod sets;
 mod store;
@@ -85,6 +86,7 @@ fn edits() -> impl Iterator<Item = &'static Edit> {
         .chain(credentials::EDITS)
         .chain(leaders::EDITS)
         .chain(local::EDITS)
+        .chain(permits::EDITS)
         .chain(quorum::EDITS)
         .chain(sets::EDITS)
         .chain(metrics::EDITS)

@@ -83,15 +83,32 @@ mod on_a_server {
         let spin = SpinLock::new(&locks, "orders:42");
         assert!(spin.try_lock(SECOND, SECOND).await.unwrap());
 
-        let channels = server.command(&["PUBSUB", "CHANNELS"]).await.texts();
+        let permits = locks.semaphore("orders:42", 1);
+        let _permit = permits.acquire().await.unwrap();
+        let waiting_too = tokio::spawn(permits.acquire());
+
+        let mut channels = Vec::new();
+        fairlock_testkit::eventually("both are subscribed", 5 * SECOND, async || {
+            channels = server
+                .command(&["PUBSUB", "CHANNELS", "*:unlock:{*"])
+                .await
+                .texts();
+            channels.len() == 1 && permits.status().await.unwrap().waiting == 1
+        })
+        .await;
         let client = channels[0].strip_prefix("fairlock:unlock:{orders:42}:");
         let client = client.expect("a channel of the lock");
         for key in server.keys("").await {
-            let documented = format!("| `{}` |", key.replace(client, "<client>"));
+            // The page says once that a semaphore's queue and clients are kept as those of a lock.
+            let shown = key
+                .replace("queue:semaphore:", "queue:")
+                .replace("clients:semaphore:", "clients:");
+            let documented = format!("| `{}` |", shown.replace(client, "<client>"));
             assert!(OPERATIONS.contains(&documented), "{key}");
             assert!(server.command(&["PTTL", &key]).await.int() > 0, "{key}");
         }
-        assert_eq!(server.command(&["DBSIZE"]).await.int(), 5);
+        assert_eq!(server.command(&["DBSIZE"]).await.int(), 9);
         waiting.abort();
+        waiting_too.abort();
     }
 }

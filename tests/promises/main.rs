@@ -15,6 +15,7 @@ mod lease;
 mod operator;
 mod overload;
 mod own_thread;
+mod permits;
 mod reentrance;
 mod sets;
 mod settings;

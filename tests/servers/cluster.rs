@@ -4,6 +4,7 @@ mod addresses;
 mod failover;
 mod leaders;
 mod migration;
+mod permits;
 mod rights;
 mod routing;
 mod scene;

@@ -15,6 +15,7 @@ mod local_handoffs;
 mod network;
 mod overload;
 mod parts;
+mod permits;
 mod refusals;
 mod replies;
 mod residue;

@@ -201,6 +201,45 @@ async fn a_guard_is_given_out_no_sooner_than_the_last_replica_has_the_grant() {
 }
 
 #[tokio::test]
+async fn permits_that_too_few_replicas_have_are_given_back() {
+    let scene = Scene::start().await;
+    let (locks, others) = (scene.client(2).await, scene.client(0).await);
+    let (semaphore, rw) = (locks.semaphore(NAME, 3), locks.rw_lock(NAME));
+    let both = [semaphore.clone().permits(2), rw.write()];
+    for lock in &both {
+        let guard = lock.acquire().await.unwrap();
+        guard.renew().await.unwrap();
+        guard.release().await.unwrap();
+    }
+    let lasting = semaphore.acquire().await.unwrap();
+    scene.replicas[0].pause();
+    for lock in &both {
+        let mut refused = lock.acquire().await;
+        // On a machine that stands still for a while, no word comes in time.
+        while matches!(refused, Err(Error::Unavailable(_))) {
+            refused = lock.try_acquire().await;
+        }
+        not_replicated(refused);
+    }
+    // What others have stays theirs, and what was given back can be had.
+    let [semaphore, rw] = [others.semaphore(NAME, 3).permits(2), others.rw_lock(NAME).write()];
+    for lock in [&semaphore, &rw] {
+        let guard = lock.acquire_timeout(SOON).await.unwrap();
+        guard.release().await.unwrap();
+    }
+    lasting.check().unwrap();
+    scene.replicas[0].resume();
+    let all = others.semaphore(NAME, 3).permits(3);
+    let mut waiting = tokio::spawn(all.acquire());
+    tokio::time::sleep(300 * MS).await;
+    assert!(!waiting.is_finished());
+    lasting.release().await.unwrap();
+    let all = (&mut waiting).await.unwrap().unwrap();
+    all.release().await.unwrap();
+    assert!(scene.is_free(&rw).await && scene.is_free(&semaphore).await);
+}
+
+#[tokio::test]
 async fn a_replica_that_is_promoted_knows_every_holder_that_it_confirmed() {
     let scene = Scene::start().await;
     let locks = scene.client(2).await;

@@ -133,7 +133,7 @@ async fn has_been_looked_for(server: &Server) -> bool {
 }
 
 /// Everything that a user does with locks: every call, a pushed hand-over, several holds of one owner, and
-/// the end of a subscription. Returns how many hand-overs were pushed.
+/// the end of a subscription. Returns how many hand-overs of locks were pushed.
 async fn everything(server: &Server, url: &str) -> Result<u64> {
     let client = || LockManager::builder().heartbeat(SECOND).connect(url);
     let (one, other) = (client().await?, client().await?);
@@ -161,6 +161,7 @@ async fn everything(server: &Server, url: &str) -> Result<u64> {
     let second = waiting.await.expect("no panic")?;
     assert!(lock.force_release(second.fence()).await?);
     drop(second);
+    let handed_over = other.stats().handed_over;
 
     let nested = one.lock("b").owner(&Owner::named("me"));
     let outer = nested.acquire().await?;
@@ -168,6 +169,8 @@ async fn everything(server: &Server, url: &str) -> Result<u64> {
     innermost.release().await?;
     assert!(nested.force_release(inner.fence()).await?);
     drop((outer, inner));
+
+    permits(&one, &other).await?;
 
     let spin = SpinLock::new(&one, "a");
     for _ in 0..2 {
@@ -185,7 +188,44 @@ async fn everything(server: &Server, url: &str) -> Result<u64> {
     })
     .await;
     last.release().await?;
-    Ok(other.stats().handed_over)
+    Ok(handed_over)
+}
+
+/// Everything that a user does with semaphores and read/write locks.
+async fn permits(one: &LockManager, other: &LockManager) -> Result<()> {
+    let semaphore = one.semaphore("a", 3);
+    let two = semaphore.clone().permits(2);
+    let stuck = two.acquire().await?;
+    let waits = other.semaphore("a", 3).permits(2);
+    assert!(matches!(waits.try_acquire().await, Err(Error::Busy { .. })));
+    let waiting = tokio::spawn(waits.acquire_timeout(10 * SECOND));
+    eventually("a waiter is queued", 10 * SECOND, async || {
+        waiting.is_finished()
+            || semaphore
+                .status()
+                .await
+                .map_or(true, |status| status.waiting == 1)
+    })
+    .await;
+    stuck.renew().await?;
+    assert!(semaphore.force_release(stuck.fence()).await?);
+    drop(stuck);
+    waiting.await.expect("no panic")?.release().await?;
+    let limited = semaphore.at_least(SECOND / 10);
+    limited.with(async |_| ()).await?;
+    // A lease that nobody renews is found to be over, by a client that is closed in the end.
+    let ending = two.lease(SECOND / 5).renew(false).acquire().await?;
+    ending.lost().await;
+    let rest = other.semaphore("a", 2).permits(2).acquire().await?;
+    rest.release().await?;
+
+    let writing = one.rw_lock("a").write().acquire().await?;
+    let waiting = tokio::spawn(other.rw_lock("a").read().acquire_timeout(10 * SECOND));
+    writing.downgrade().await?;
+    waiting.await.expect("no panic")?.release().await?;
+    writing.release().await?;
+    one.list_all("*").await?;
+    Ok(())
 }
 
 #[tokio::test]

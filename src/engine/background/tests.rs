@@ -386,15 +386,8 @@ async fn is_held(shared: &Shared, keys: &Arc<Keys>, terms: &LeaseTerms) -> bool 
         keys: Arc::clone(keys),
         request: client.next_request(terms, None),
     };
-    client
-        .store
-        .call(call)
-        .await
-        .unwrap()
-        .reply
-        .holders
-        .first()
-        .is_some()
+    let answer = client.store.call(call).await.unwrap();
+    !answer.reply.holders.is_empty()
 }
 
 /// Race: A client is closed while a waiter enters, is granted the lock, or releases it.

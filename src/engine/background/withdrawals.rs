@@ -24,7 +24,7 @@ use super::Unconfirmed;
 use crate::engine::client::Client;
 use crate::engine::pending_calls::PendingCalls;
 use crate::store::ids::RequestId;
-use crate::store::keys::Keys;
+use crate::store::keys::{Keys, LockId};
 use crate::store::{Answer, Failure, MAX_WITHDRAWN, Withdraw, Withdrawn};
 use crate::time::backoff::Backoff;
 use crate::time::clock::LocalTime;
@@ -49,10 +49,9 @@ pub(super) struct Withdrawal {
 #[derive(Debug)]
 pub(super) struct Withdrawals {
     client: Arc<Client>,
-    /// By lock name.
-    locks: HashMap<Arc<str>, LockWithdrawals>,
+    locks: HashMap<LockId, LockWithdrawals>,
     /// When the next call of each lock is due.
-    schedule: BTreeSet<(LocalTime, Arc<str>)>,
+    schedule: BTreeSet<(LocalTime, LockId)>,
 }
 
 #[derive(Debug)]
@@ -122,17 +121,14 @@ impl Withdrawals {
             Some(not_after) => self.local_after(keys, not_after),
             None => return,
         };
-        let lock = self
-            .locks
-            .entry(Arc::clone(&keys.name))
-            .or_insert_with(|| LockWithdrawals {
-                keys: Arc::clone(keys),
-                waiting: BTreeMap::new(),
-                due: None,
-                under_way: 0,
-                not_before: LocalTime::ZERO,
-                backoff: Backoff::new(),
-            });
+        let lock = self.locks.entry(keys.id()).or_insert_with(|| LockWithdrawals {
+            keys: Arc::clone(keys),
+            waiting: BTreeMap::new(),
+            due: None,
+            under_way: 0,
+            not_before: LocalTime::ZERO,
+            backoff: Backoff::new(),
+        });
         lock.wait(due, Waiting { withdrawal, old_at });
         lock.schedule(&mut self.schedule);
     }
@@ -146,8 +142,8 @@ impl Withdrawals {
     pub(super) fn next(&mut self, forgets: bool) -> Option<Batch> {
         let now = self.client.now();
         while self.due()? <= now {
-            let (_, name) = self.schedule.pop_first()?;
-            let lock = self.locks.get_mut(&name)?;
+            let (_, id) = self.schedule.pop_first()?;
+            let lock = self.locks.get_mut(&id)?;
             lock.due = None;
             let withdrawals = lock.take(now, forgets);
             if !withdrawals.is_empty() {
@@ -158,7 +154,7 @@ impl Withdrawals {
                     withdrawals,
                 });
             }
-            self.settle(&name);
+            self.settle(&id);
         }
         None
     }
@@ -185,7 +181,7 @@ impl Withdrawals {
             Some((due, waiting))
         });
         let again = Vec::from_iter(again);
-        let Some(lock) = self.locks.get_mut(&keys.name) else {
+        let Some(lock) = self.locks.get_mut(&keys.id()) else {
             return;
         };
         for (due, waiting) in again {
@@ -200,16 +196,16 @@ impl Withdrawals {
             }
             _ => lock.backoff = Backoff::new(),
         }
-        self.settle(&keys.name);
+        self.settle(&keys.id());
     }
 
     /// Plans the next call of a lock, or forgets the lock.
-    fn settle(&mut self, name: &Arc<str>) {
-        let Some(lock) = self.locks.get_mut(name) else {
+    fn settle(&mut self, id: &LockId) {
+        let Some(lock) = self.locks.get_mut(id) else {
             return;
         };
         if lock.waiting.is_empty() && lock.under_way == 0 {
-            self.locks.remove(name);
+            self.locks.remove(id);
         } else {
             lock.schedule(&mut self.schedule);
         }
@@ -252,14 +248,14 @@ impl LockWithdrawals {
         taken
     }
 
-    fn schedule(&mut self, schedule: &mut BTreeSet<(LocalTime, Arc<str>)>) {
+    fn schedule(&mut self, schedule: &mut BTreeSet<(LocalTime, LockId)>) {
         let needed = if self.under_way == 0 { 1 } else { MAX_WITHDRAWN };
         let last = self.waiting.keys().nth(needed - 1);
         let due = last.map(|(due, _)| self.not_before.max(*due));
         if self.due == due {
             return;
         }
-        let entry = |due| (due, Arc::clone(&self.keys.name));
+        let entry = |due| (due, self.keys.id());
         if let Some(planned) = self.due {
             schedule.remove(&entry(planned));
         }

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use crate::engine::background::Background;
 use crate::engine::counters::{End, Holding};
 use crate::engine::hold::Hold;
+use crate::engine::retry::until_answered;
 use crate::error::{Error, HoldEnd};
+use crate::store::{ReleaseOutcome, Released, Shrink};
 use crate::time::clock::LocalTime;
 
 #[derive(Debug)]
@@ -36,6 +38,31 @@ impl OwnedHold {
 
     pub(crate) fn background(&self) -> &Arc<Background> {
         &self.background
+    }
+
+    /// Gives back all but so many permits, and returns when the server has confirmed it.
+    pub(crate) async fn shrink(&self, permits: u32) -> Result<(), Error> {
+        let (client, hold) = (self.background.client(), &self.hold);
+        loop {
+            hold.check()?;
+            let call = || {
+                client.call(Shrink {
+                    keys: Arc::clone(&hold.keys),
+                    request: hold.request.clone(),
+                    fence: hold.fence(),
+                    permits,
+                })
+            };
+            let (answer, _) = until_answered(client, call).await?;
+            match answer.reply {
+                Released { more: true, .. } => {}
+                Released {
+                    outcome: ReleaseOutcome::Released | ReleaseOutcome::OneFewer,
+                    ..
+                } => return Ok(()),
+                Released { .. } => self.background.lose(hold, HoldEnd::Taken),
+            }
+        }
     }
 
     /// Releases the hold, and returns when the server has confirmed it. If this is dropped midway, or the

@@ -5,7 +5,9 @@ use std::collections::HashMap;
 use uuid::Uuid;
 
 use super::lock::{Lock, Now};
+use super::permits::{OpenPermits, Permits};
 use crate::owner::Owner;
+use crate::store::keys::Keys;
 use crate::store::label::Label;
 
 /// How many requests a call removes from the queue before it answers `more`, as in the scripts.
@@ -16,6 +18,8 @@ const SWEEP_FROM: usize = 1024;
 #[derive(Debug)]
 pub(crate) struct Rules {
     pub(crate) locks: HashMap<String, Lock>,
+    /// The permits of semaphores and read/write locks, by `Keys::lock` too.
+    pub(crate) permits: HashMap<String, Permits>,
     pub(crate) spins: HashMap<String, Spin>,
     /// The labels of the clients that run, by their keys.
     pub(crate) labels: HashMap<String, Label>,
@@ -28,6 +32,7 @@ impl Rules {
     pub(crate) fn new(bound: usize) -> Rules {
         Rules {
             locks: HashMap::new(),
+            permits: HashMap::new(),
             spins: HashMap::new(),
             labels: HashMap::new(),
             bound,
@@ -38,16 +43,36 @@ impl Rules {
     /// Drops expired entries. This costs each call little, because it visits all entries only when their
     /// number has doubled since the last time.
     pub(super) fn sweep(&mut self, now: Now) {
-        if self.locks.len() + self.spins.len() < self.sweep_at {
+        if self.entries() < self.sweep_at {
             return;
         }
         self.locks.retain(|_, lock| lock.kept_until > now.ms);
         self.spins.retain(|_, spin| spin.until > now.ms);
-        self.sweep_at = (2 * (self.locks.len() + self.spins.len())).max(SWEEP_FROM);
+        self.permits.retain(|_, permits| permits.kept_until > now.ms);
+        self.sweep_at = (2 * self.entries()).max(SWEEP_FROM);
+    }
+
+    fn entries(&self) -> usize {
+        self.locks.len() + self.permits.len() + self.spins.len()
     }
 
     pub(crate) fn lock(&mut self, key: &str) -> &mut Lock {
         self.locks.entry(key.to_owned()).or_default()
+    }
+
+    pub(crate) fn permits(&mut self, key: &str) -> &mut Permits {
+        self.permits.entry(key.to_owned()).or_default()
+    }
+
+    /// Opens the permits for a call of this client.
+    pub(crate) fn open_permits<'a>(
+        &'a mut self,
+        keys: &'a Keys,
+        now: Now,
+        caller: Option<&'a str>,
+    ) -> OpenPermits<'a> {
+        let bound = self.bound;
+        OpenPermits::new(self.permits(&keys.lock), keys, now, bound, caller)
     }
 }
 

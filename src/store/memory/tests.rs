@@ -1,7 +1,11 @@
 //! Tests of the promises, one by one, on the rules, and of the parts that the store adds.
 
+mod permits;
 mod promises;
 mod state_access;
+mod world;
+
+pub(crate) use state_access::Written;
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -9,6 +13,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 
 use super::*;
+use crate::status::Kind;
 use crate::store::ids::{ClientId, RequestId};
 use crate::store::keys::Keys;
 use crate::store::{Acquire, Acquired, Look, Mode, Renew, Renewed, Withdraw};
@@ -235,6 +240,26 @@ async fn store_in_use_drops_expired_locks() {
     }
     let kept = store.0.state().rules.locks.len();
     assert!(kept < 2000, "{kept}");
+}
+
+#[test]
+fn a_list_has_the_names_of_all_kinds_under_its_prefix() {
+    let store = MemoryStore::new();
+    let a = Peer::of(&store, 1);
+    let kinds = [Kind::Lock, Kind::Semaphore, Kind::ReadWrite];
+    let mut listed = Vec::new();
+    for prefix in ["other", "fairlock"] {
+        listed.clear();
+        for kind in kinds {
+            let keys = Arc::new(Keys::of_kind(kind, prefix, "orders:42").unwrap());
+            a.acquire_of(keys.clone(), 1);
+            listed.push(keys.lock.clone());
+        }
+    }
+    let mut page = now(a.connection.list("fairlock", Position::default())).unwrap();
+    page.keys.sort();
+    listed.sort();
+    assert_eq!(page.keys, listed);
 }
 
 #[test]

@@ -3,14 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{CallKind, Operation};
+use super::{CallKind, Operation, permits};
 use crate::fence::Fence;
+use crate::status::Kind;
 use crate::store::ids::RequestId;
 use crate::store::interface::{Grant, Priority, Stamp};
 use crate::store::keys::Keys;
 use crate::store::memory::lock::{HandOver, Hold, MAX_HOLDS, RETENTION_MS, Run, next_fence};
 use crate::store::memory::rules::Rules;
-use crate::store::script::{ACQUIRE, Declared, PubSubMode, ReplyError, ReplyReader, ScriptCall};
+use crate::store::script::{ACQUIRES, Declared, PubSubMode, ReplyError, ReplyReader, ScriptCall};
 use crate::time::server_time::{ServerTime, Ticket, millis};
 
 /// How an acquire takes its place.
@@ -113,7 +114,7 @@ impl Operation for Acquire {
     }
 
     fn script_call(&self, way: PubSubMode, declared: Declared) -> ScriptCall {
-        let script_call = ScriptCall::of_lock(&ACQUIRE, &self.keys, declared);
+        let script_call = ScriptCall::of_lock(&ACQUIRES, &self.keys, declared);
         let mode = match self.mode {
             Mode::Try => "try",
             Mode::Wait => "wait",
@@ -137,7 +138,7 @@ impl Operation for Acquire {
 
     /// A poll needs the client's presence record too.
     fn goes_alone(&self) -> bool {
-        self.mode != Mode::Poll
+        self.mode != Mode::Poll && self.keys.may_go_alone()
     }
 
     fn read(&self, reply: &str) -> Result<(ServerTime, Acquired), ReplyError> {
@@ -175,6 +176,9 @@ impl Operation for Acquire {
     }
 
     fn by_rules(&self, rules: &mut Rules, run: Run<'_>) -> Acquired {
+        if self.keys.kind != Kind::Lock {
+            return permits::acquire(self, rules, run);
+        }
         let Run {
             now,
             not_after,

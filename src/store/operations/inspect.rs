@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
-use super::{CallKind, Operation};
+use super::{CallKind, Operation, permits};
 use crate::fence::Fence;
 use crate::owner::Owner;
+use crate::status::Kind;
 use crate::store::ids::{ClientId, RequestId};
 use crate::store::interface::Priority;
 use crate::store::keys::Keys;
 use crate::store::memory::lock::Run;
 use crate::store::memory::rules::Rules;
-use crate::store::script::{Declared, INSPECT, PubSubMode, ReplyError, ReplyReader, ScriptCall};
+use crate::store::script::{Declared, INSPECTIONS, PubSubMode, ReplyError, ReplyReader, ScriptCall};
 use crate::time::server_time::{ServerTime, Ticket};
 
 #[derive(Clone, Debug)]
@@ -28,6 +29,36 @@ pub(crate) struct Inspected {
     pub(crate) waiting: u64,
     /// The ticket of the first request in the queue.
     pub(crate) first: Option<Ticket>,
+}
+
+/// Reads the rest of the reply for permits.
+fn of_permits(mut words: ReplyReader<'_>) -> Result<(ServerTime, Inspected), ReplyError> {
+    let (in_use, waiting) = (words.number()?, words.number()?);
+    let (first, listed) = (words.number()?, words.number()?);
+    let mut holders = Vec::new();
+    for _ in 0..listed {
+        let deadline = ServerTime::from_ms(words.number()?);
+        let fence = words.fence()?;
+        let permits = u32::try_from(words.number()?).map_err(|_| words.malformed())?;
+        let holder = RequestId::from_wire(words.text()?).ok_or_else(|| words.malformed())?;
+        holders.push(InspectedHold {
+            owner: Owner::from_wire(holder.owner()),
+            client: ClientId::from_wire(holder.client()),
+            fence,
+            holds: 1,
+            deadline,
+            kept: holder.is_kept(),
+            permits,
+            of: holder.capacity(),
+        });
+    }
+    let inspected = Inspected {
+        holders,
+        in_use,
+        waiting,
+        first: (waiting > 0).then_some(Ticket(first)),
+    };
+    Ok((words.now, inspected))
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,15 +90,24 @@ impl Operation for Inspect {
     }
 
     fn script_call(&self, _: PubSubMode, declared: Declared) -> ScriptCall {
-        let script_call = match declared {
-            Declared::All => ScriptCall::new(&INSPECT, &[&self.keys.lock, &self.keys.queue]),
-            Declared::LockAlone => ScriptCall::new(&INSPECT, &[&self.keys.lock]),
+        let Keys {
+            kind,
+            lock,
+            queue,
+            timers,
+            ..
+        } = &*self.keys;
+        let script = INSPECTIONS.of(*kind);
+        let script_call = match (declared, kind) {
+            (Declared::LockAlone, _) => ScriptCall::new(script, &[lock]),
+            (Declared::All, Kind::Lock) => ScriptCall::new(script, &[lock, queue]),
+            (Declared::All, _) => ScriptCall::new(script, &[lock, queue, timers]),
         };
         script_call.with(&self.request)
     }
 
     fn goes_alone(&self) -> bool {
-        true
+        self.keys.may_go_alone()
     }
 
     fn read(&self, reply: &str) -> Result<(ServerTime, Inspected), ReplyError> {
@@ -96,6 +136,7 @@ impl Operation for Inspect {
                 (Vec::new(), waiting)
             }
             3 => return Err(ReplyError::Elsewhere),
+            4 => return of_permits(words),
             _ => return Err(words.malformed()),
         };
         let first = words.number()?;
@@ -109,6 +150,9 @@ impl Operation for Inspect {
     }
 
     fn by_rules(&self, rules: &mut Rules, run: Run<'_>) -> Inspected {
+        if self.keys.kind != Kind::Lock {
+            return permits::inspect(self, rules, run.now);
+        }
         let now = run.now;
         let lock = rules.lock(&self.keys.lock);
         let (holder, _) = lock.read(now, None);

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{CallKind, Operation};
+use super::{CallKind, Operation, permits};
 use crate::fence::Fence;
 use crate::owner::Owner;
+use crate::status::Kind;
 use crate::store::ids::RequestId;
 use crate::store::interface::Priority;
 use crate::store::keys::Keys;
@@ -14,7 +15,7 @@ use crate::store::memory::lock::{
 };
 use crate::store::memory::rules::Rules;
 use crate::store::push::Push;
-use crate::store::script::{Declared, PubSubMode, RELEASE, ReplyError, ReplyReader, ScriptCall};
+use crate::store::script::{Declared, PubSubMode, RELEASES, ReplyError, ReplyReader, ScriptCall};
 use crate::time::server_time::{ServerTime, millis};
 
 #[derive(Clone, Debug)]
@@ -85,7 +86,7 @@ impl Operation for Release {
     }
 
     fn script_call(&self, mode: PubSubMode, declared: Declared) -> ScriptCall {
-        let script_call = ScriptCall::of_lock(&RELEASE, &self.keys, declared);
+        let script_call = ScriptCall::of_lock(&RELEASES, &self.keys, declared);
         let script_call = script_call.with(&self.request);
         let (what, fence) = match self.what {
             ReleaseWhat::Grant(fence) => ("grant", fence),
@@ -111,7 +112,7 @@ impl Operation for Release {
     }
 
     fn goes_alone(&self) -> bool {
-        true
+        self.keys.may_go_alone()
     }
 
     fn read(&self, reply: &str) -> Result<(ServerTime, Released), ReplyError> {
@@ -136,6 +137,9 @@ impl Operation for Release {
     }
 
     fn by_rules(&self, rules: &mut Rules, run: Run<'_>) -> Released {
+        if self.keys.kind != Kind::Lock {
+            return permits::release(self, rules, run);
+        }
         let Run { now, channels, .. } = run;
         let Release {
             keys,

@@ -3,14 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{CallKind, Operation};
+use super::{CallKind, Operation, permits};
 use crate::fence::Fence;
+use crate::status::Kind;
 use crate::store::ids::RequestId;
 use crate::store::interface::{Answer, Call, Priority};
 use crate::store::keys::Keys;
 use crate::store::memory::lock::{Hold, Run};
 use crate::store::memory::rules::Rules;
-use crate::store::script::{Declared, PubSubMode, RENEW, ReplyError, ReplyReader, ScriptCall};
+use crate::store::script::{Declared, PubSubMode, RENEWALS, ReplyError, ReplyReader, ScriptCall};
 use crate::time::server_time::{ServerTime, millis};
 
 #[derive(Clone, Debug)]
@@ -76,7 +77,10 @@ impl Operation for Renew {
     }
 
     fn script_call(&self, _: PubSubMode, _: Declared) -> ScriptCall {
-        renewal(ScriptCall::new(&RENEW, &[&self.keys.lock]), self)
+        renewal(
+            ScriptCall::of_lock(&RENEWALS, &self.keys, Declared::LockAlone),
+            self,
+        )
     }
 
     fn read(&self, reply: &str) -> Result<(ServerTime, Renewed), ReplyError> {
@@ -85,6 +89,9 @@ impl Operation for Renew {
     }
 
     fn by_rules(&self, rules: &mut Rules, run: Run<'_>) -> Renewed {
+        if self.keys.kind != Kind::Lock {
+            return permits::renew(self, rules, run.now);
+        }
         let now = run.now;
         let lock = rules.lock(&self.keys.lock);
         let (mut holder, _) = lock.read(now, None);

@@ -4,14 +4,15 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use super::release::end;
-use super::{CallKind, Operation, ReleaseOutcome};
+use super::{CallKind, Operation, ReleaseOutcome, permits};
 use crate::fence::Fence;
+use crate::status::Kind;
 use crate::store::ids::RequestId;
 use crate::store::interface::Priority;
 use crate::store::keys::Keys;
 use crate::store::memory::lock::Run;
 use crate::store::memory::rules::Rules;
-use crate::store::script::{Declared, PubSubMode, ReplyError, ReplyReader, ScriptCall, WITHDRAW};
+use crate::store::script::{Declared, PubSubMode, ReplyError, ReplyReader, ScriptCall, WITHDRAWALS};
 use crate::time::server_time::ServerTime;
 
 /// Removes the queue entries and holds of these requests of one client. The requests are never used again.
@@ -54,7 +55,7 @@ impl Operation for Withdraw {
     }
 
     fn script_call(&self, mode: PubSubMode, declared: Declared) -> ScriptCall {
-        let mut script_call = ScriptCall::of_lock(&WITHDRAW, &self.keys, declared);
+        let mut script_call = ScriptCall::of_lock(&WITHDRAWALS, &self.keys, declared);
         let start = script_call.text.len();
         for request in &self.requests {
             let space = if script_call.text.len() > start { " " } else { "" };
@@ -65,7 +66,7 @@ impl Operation for Withdraw {
     }
 
     fn goes_alone(&self) -> bool {
-        true
+        self.keys.may_go_alone()
     }
 
     fn read(&self, reply: &str) -> Result<(ServerTime, Withdrawn), ReplyError> {
@@ -81,6 +82,9 @@ impl Operation for Withdraw {
     }
 
     fn by_rules(&self, rules: &mut Rules, run: Run<'_>) -> Withdrawn {
+        if self.keys.kind != Kind::Lock {
+            return permits::withdraw(self, rules, run);
+        }
         let Run { now, channels, .. } = run;
         let Withdraw {
             keys,

@@ -110,8 +110,8 @@ impl RedisCommand {
             }
             pattern.push(c);
         }
-        // Of a lock's keys, only its own has the hash tag here.
-        pattern.push_str(":{*");
+        // What kind of lock a key is of stands before the hash tag.
+        pattern.push_str(":*{*");
         let args = [
             &cursor.to_string(),
             "MATCH",

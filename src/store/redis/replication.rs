@@ -28,7 +28,7 @@ use crate::error::ServerError;
 use crate::store::interface::{Call, Failure, Listener, ServerId, StoreFuture};
 use crate::store::operations::{Confirmed, Renew, Renewed};
 use crate::store::redis::script_set::ScriptSet;
-use crate::store::script;
+use crate::store::script::{self, Script};
 
 /// The shortest round. (An otherwise idle server may end it up to 100 ms late.)
 const SHORTEST_ROUND: Duration = Duration::from_millis(50);
@@ -57,11 +57,15 @@ impl Replication {
         listener: &Weak<dyn Listener>,
     ) -> Replication {
         let (pipeline, condemned) = pipeline(server, options.attempt_timeout);
+        let renewals: &[&Script] = match options.quorum {
+            Some(_) => &[&script::RENEW],
+            None => &[&script::RENEW, &script::PERMITS_RENEW],
+        };
         let supervisor = Supervisor {
             server,
             connector: Arc::clone(connector),
             pipeline: Arc::clone(&pipeline),
-            scripts: ScriptSet::new(&[&script::RENEW], options.quorum),
+            scripts: ScriptSet::new(renewals, options.quorum),
             purpose: Purpose::Replication,
             listener: listener.clone(),
             follower: None,

@@ -60,14 +60,14 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::store::script::ALL;
+    use crate::store::script::{ALL, for_server};
 
     fn set(longest_lease_ms: Option<u64>) -> Arc<ScriptSet> {
         let quorum = longest_lease_ms.map(|ms| QuorumServer {
             longest_lease: Duration::from_millis(ms),
             durable: false,
         });
-        ScriptSet::new(&ALL, quorum)
+        ScriptSet::new(for_server(quorum.is_some()), quorum)
     }
 
     #[test]
@@ -78,6 +78,26 @@ mod tests {
         for (text, script) in set(None).texts().zip(ALL) {
             assert_eq!(text, script.text());
         }
+    }
+
+    /// Clients of all versions share the scripts that a server has loaded. A change must be meant.
+    #[test]
+    fn the_scripts_of_locks_stay_as_they_are_sent() {
+        let hashes = for_server(true)
+            .iter()
+            .map(|script| format!("{} {}", script.name, fred::util::sha1_hash(script.text())));
+        let sent = [
+            "acquire 202a8423d087944450f1455203a6b0646039520e",
+            "release 82955493d95397ed4c43743e95362b43c8a45deb",
+            "withdraw 479186432ac2e27de9daaa8b210c93425d1c4b80",
+            "renew 9e3c3ede0b5b06c728e8d47df634ccac5f82fed8",
+            "look 7640e3de241797b3f4534070642d3aa35138449c",
+            "inspect 82535dfd05a7ee810b9e6ed212e4e7f878d389e0",
+            "label 39124dc1e2354756b20bd766a35204dd106590d5",
+            "spin_acquire 49fbd34f5ade4492e69cd02d9929bb992f0d5dfe",
+            "spin_release e0010b6bbf1d5bcd896009bceedd67ec0e2c3ab3",
+        ];
+        assert_eq!(hashes.collect::<Vec<_>>(), sent);
     }
 
     #[test]

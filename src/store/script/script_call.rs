@@ -5,8 +5,9 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{PubSubMode, Script};
+use super::{ByKind, PubSubMode, Script};
 use crate::fence::Fence;
+use crate::status::Kind;
 use crate::store::interface::{ConnectionId, Stamp};
 use crate::store::keys::Keys;
 use crate::time::deadline_queue::GivesUp;
@@ -38,11 +39,20 @@ impl ScriptCall {
     }
 
     /// A call with the lock's key. Unless the key is declared alone, the keys of the queue and the clients
-    /// follow.
-    pub(crate) fn of_lock(script: &'static Script, keys: &Keys, declared: Declared) -> ScriptCall {
-        match declared {
-            Declared::All => ScriptCall::new(script, &[&keys.lock, &keys.queue, &keys.clients]),
-            Declared::LockAlone => ScriptCall::new(script, &[&keys.lock]),
+    /// follow, and of permits that of the timers.
+    pub(crate) fn of_lock(scripts: &ByKind, keys: &Keys, declared: Declared) -> ScriptCall {
+        let Keys {
+            lock,
+            queue,
+            clients,
+            timers,
+            ..
+        } = keys;
+        let script = scripts.of(keys.kind);
+        match (declared, keys.kind) {
+            (Declared::LockAlone, _) => ScriptCall::new(script, &[lock]),
+            (Declared::All, Kind::Lock) => ScriptCall::new(script, &[lock, queue, clients]),
+            (Declared::All, _) => ScriptCall::new(script, &[lock, queue, clients, timers]),
         }
     }
 

@@ -9,6 +9,7 @@ use uuid::Uuid;
 use super::*;
 use crate::fence::Fence;
 use crate::owner::Owner;
+use crate::status::Kind;
 use crate::store::ids::{ClientId, RequestId};
 use crate::store::keys::{Keys, label_key};
 use crate::store::label::Label;
@@ -29,56 +30,74 @@ fn renewal(keys: &Arc<Keys>, request: &RequestId, on_demand: bool) -> Renew {
     }
 }
 
+fn invoked(operation: &impl Operation) -> (ScriptCall, Priority) {
+    let script_call = operation.script_call(PubSubMode::Plain, Declared::All);
+    (script_call, operation.priority())
+}
+
+/// Calls of a request, with all arguments. Only for locks there is a floor.
+fn acquire(keys: &Arc<Keys>, request: &RequestId, floor: Option<Fence>) -> Acquire {
+    Acquire {
+        keys: keys.clone(),
+        request: request.clone(),
+        mode: Mode::Wait,
+        lease: Duration::from_secs(30),
+        not_after: Arc::new(ServerTime::MAX),
+        ticket: Some(Ticket(1)),
+        heartbeat: Duration::from_secs(30),
+        floor,
+    }
+}
+
+fn release(keys: &Arc<Keys>, request: &RequestId, floor: Option<Fence>) -> Release {
+    Release {
+        keys: keys.clone(),
+        request: request.clone(),
+        what: ReleaseWhat::Keep {
+            fence: Fence::new(1_700_000_000_000_000).unwrap(),
+            at_least: Duration::from_secs(30),
+            until: ServerTime::MAX,
+        },
+        floor,
+    }
+}
+
+fn withdraw(keys: &Arc<Keys>, request: &RequestId, floor: Option<Fence>) -> Withdraw {
+    Withdraw {
+        keys: keys.clone(),
+        requests: vec![request.clone()],
+        floor,
+    }
+}
+
+fn inspect(keys: &Arc<Keys>, request: &RequestId) -> Inspect {
+    Inspect {
+        keys: keys.clone(),
+        request: request.clone(),
+    }
+}
+
 /// A call of each script, and its priority.
 fn invocations() -> Vec<(ScriptCall, Priority)> {
-    fn invoked(operation: &impl Operation) -> (ScriptCall, Priority) {
-        let script_call = operation.script_call(PubSubMode::Plain, Declared::All);
-        (script_call, operation.priority())
-    }
-
     let keys = Arc::new(Keys::new("fairlock", "orders:42").unwrap());
     let owner = Owner::named("me");
     let client = ClientId::from_number(1);
+    let (lease, fence) = (Duration::from_secs(30), Fence::new(1_700_000_000_000_000));
     let request = RequestId::new(&client, Duration::from_secs(5), 1, Some(&owner));
-    let fence = Fence::new(1_700_000_000_000_000).unwrap();
-    let lease = Duration::from_secs(30);
+    let of_permits = RequestId::with_permits(&client, Duration::from_secs(5), 1, 2, 10);
+    let permits = Arc::new(Keys::of_kind(Kind::Semaphore, "fairlock", "orders:42").unwrap());
     let renew = renewal(&keys, &request, false);
     vec![
-        invoked(&Acquire {
-            keys: keys.clone(),
-            request: request.clone(),
-            mode: Mode::Wait,
-            lease,
-            not_after: Arc::new(ServerTime::MAX),
-            ticket: Some(Ticket(1)),
-            heartbeat: lease,
-            floor: Some(fence),
-        }),
-        invoked(&Release {
-            keys: keys.clone(),
-            request: request.clone(),
-            what: ReleaseWhat::Keep {
-                fence,
-                at_least: lease,
-                until: ServerTime::MAX,
-            },
-            floor: Some(fence),
-        }),
-        invoked(&Withdraw {
-            keys: keys.clone(),
-            requests: vec![request.clone()],
-            floor: Some(fence),
-        }),
+        invoked(&acquire(&keys, &request, fence)),
+        invoked(&release(&keys, &request, fence)),
+        invoked(&withdraw(&keys, &request, fence)),
         invoked(&renew),
         invoked(&Look {
             renew,
-            floor: fence,
+            floor: fence.unwrap(),
             ticket: Ticket(1),
         }),
-        invoked(&Inspect {
-            keys: keys.clone(),
-            request,
-        }),
+        invoked(&inspect(&keys, &request)),
         invoked(&SetLabel {
             key: label_key("fairlock", &client),
             label: Label::new("web-7").unwrap(),
@@ -92,6 +111,11 @@ fn invocations() -> Vec<(ScriptCall, Priority)> {
             lease,
         }),
         invoked(&SpinRelease { keys, owner }),
+        invoked(&acquire(&permits, &of_permits, None)),
+        invoked(&release(&permits, &of_permits, None)),
+        invoked(&withdraw(&permits, &of_permits, None)),
+        invoked(&renewal(&permits, &of_permits, false)),
+        invoked(&inspect(&permits, &of_permits)),
     ]
 }
 
@@ -352,6 +376,11 @@ fn only_calls_that_a_client_makes_by_itself_pass_the_window() {
             ("label", Priority::Keep),
             ("spin_acquire", Priority::Ask),
             ("spin_release", Priority::End),
+            ("permits_acquire", Priority::Return),
+            ("permits_release", Priority::End),
+            ("permits_withdraw", Priority::End),
+            ("permits_renew", Priority::Keep),
+            ("permits_inspect", Priority::Ask),
             ("label, read", Priority::Ask),
             ("renew, on demand", Priority::End),
         ]
@@ -360,6 +389,8 @@ fn only_calls_that_a_client_makes_by_itself_pass_the_window() {
 
 #[test]
 fn poll_is_never_a_call_for_the_lock_alone() {
+    let keys = Arc::new(Keys::new("fairlock", "a").unwrap());
+    let request = RequestId::new(&ClientId::from_number(1), Duration::from_secs(5), 1, None);
     for (mode, goes_alone) in [
         (Mode::Try, true),
         (Mode::Wait, true),
@@ -367,15 +398,31 @@ fn poll_is_never_a_call_for_the_lock_alone() {
         (Mode::Poll, false),
     ] {
         let call = Acquire {
-            keys: Arc::new(Keys::new("fairlock", "a").unwrap()),
-            request: RequestId::new(&ClientId::from_number(1), Duration::from_secs(5), 1, None),
             mode,
-            lease: Duration::from_secs(30),
-            not_after: Arc::new(ServerTime::MAX),
-            ticket: None,
-            heartbeat: Duration::from_secs(15),
-            floor: None,
+            ..acquire(&keys, &request, None)
         };
         assert_eq!(call.goes_alone(), goes_alone, "{mode:?}");
+    }
+}
+
+/// A renewal has no other key, so that a slot which moves never stops it.
+#[test]
+fn of_the_calls_for_permits_a_renewal_alone_declares_one_key() {
+    let request = RequestId::with_permits(&ClientId::from_number(1), Duration::from_secs(5), 1, 2, 10);
+    for (kind, goes_alone) in [
+        (Kind::Lock, true),
+        (Kind::Semaphore, false),
+        (Kind::ReadWrite, false),
+    ] {
+        let keys = Arc::new(Keys::of_kind(kind, "fairlock", "a").unwrap());
+        let alone = [
+            acquire(&keys, &request, None).goes_alone(),
+            release(&keys, &request, None).goes_alone(),
+            withdraw(&keys, &request, None).goes_alone(),
+            inspect(&keys, &request).goes_alone(),
+        ];
+        assert_eq!(alone, [goes_alone; 4], "{kind:?}");
+        let renewal = invoked(&renewal(&keys, &request, false)).0;
+        assert_eq!(renewal.keys_and_args().0, [&keys.lock]);
     }
 }

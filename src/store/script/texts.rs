@@ -12,31 +12,73 @@ macro_rules! joined {
 pub(crate) const ACQUIRE: &str = joined!(
     "lib/summary.lua",
     "acquire.lua",
+    "lib/ttl.lua",
     "lib/grant.lua",
     "lib/holds.lua",
     "lib/hand_over.lua",
+    "lib/next_holder.lua",
     "acquire_slow.lua"
 );
 pub(crate) const RELEASE: &str = joined!(
     "lib/summary.lua",
     "release.lua",
+    "lib/ttl.lua",
     "lib/grant.lua",
     "lib/holds.lua",
     "lib/hand_over.lua",
+    "lib/next_holder.lua",
     "release_slow.lua",
     "lib/pass_on.lua"
 );
 pub(crate) const WITHDRAW: &str = joined!(
     "lib/summary.lua",
+    "lib/ttl.lua",
     "lib/grant.lua",
     "lib/holds.lua",
     "lib/hand_over.lua",
+    "lib/next_holder.lua",
     "withdraw.lua",
     "lib/pass_on.lua"
 );
 pub(crate) const RENEW: &str = joined!("lib/summary.lua", "lib/holds.lua", "renew.lua", "lib/prolong.lua");
 pub(crate) const LOOK: &str = joined!("lib/summary.lua", "lib/holds.lua", "look.lua", "lib/prolong.lua");
 pub(crate) const INSPECT: &str = joined!("lib/summary.lua", "lib/holds.lua", "inspect.lua");
+pub(crate) const PERMITS_ACQUIRE: &str = joined!(
+    "lib/summary.lua",
+    "lib/permits.lua",
+    "lib/ttl.lua",
+    "lib/hand_over.lua",
+    "lib/permits_holds.lua",
+    "lib/permits_hand_over.lua",
+    "permits_acquire.lua"
+);
+pub(crate) const PERMITS_RELEASE: &str = joined!(
+    "lib/summary.lua",
+    "lib/permits.lua",
+    "lib/ttl.lua",
+    "lib/hand_over.lua",
+    "lib/permits_holds.lua",
+    "lib/permits_hand_over.lua",
+    "permits_release.lua"
+);
+pub(crate) const PERMITS_WITHDRAW: &str = joined!(
+    "lib/summary.lua",
+    "lib/permits.lua",
+    "lib/ttl.lua",
+    "lib/hand_over.lua",
+    "lib/permits_holds.lua",
+    "lib/permits_hand_over.lua",
+    "permits_withdraw.lua"
+);
+pub(crate) const PERMITS_RENEW: &str = joined!("lib/summary.lua", "lib/permits.lua", "permits_renew.lua");
+pub(crate) const PERMITS_INSPECT: &str = joined!(
+    "lib/summary.lua",
+    "lib/permits.lua",
+    "lib/ttl.lua",
+    "lib/hand_over.lua",
+    "lib/permits_holds.lua",
+    "permits_inspect.lua"
+);
 pub(crate) const LABEL: &str = joined!("label.lua");
 pub(crate) const SPIN_ACQUIRE: &str = joined!("spin_acquire.lua");
 pub(crate) const SPIN_RELEASE: &str = joined!("spin_release.lua");

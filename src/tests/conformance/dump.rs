@@ -1,8 +1,9 @@
 //! Prints all data of a lock as the rules hold it, in the form in which [`DUMP`] prints the server's data.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
-use crate::store::memory::lock::Lock;
+use crate::store::memory::lock::{Lock, Queue};
+use crate::store::memory::permits::Permits;
 use crate::store::memory::rules::Spin;
 
 /// Returns the data of four keys as texts, with hashes in the order of their fields, and then the time to
@@ -20,23 +21,41 @@ local function sorted_set(key)
   return table.concat(redis.call('ZRANGE', key, 0, -1, 'WITHSCORES'), ' ')
 end
 
-local dump = {hash(KEYS[1]), sorted_set(KEYS[2]), sorted_set(KEYS[3]), hash(KEYS[4])}
+local last = redis.call('TYPE', KEYS[4]).ok == 'zset' and sorted_set or hash
+local dump = {hash(KEYS[1]), sorted_set(KEYS[2]), sorted_set(KEYS[3]), last(KEYS[4])}
 for _, key in ipairs(KEYS) do
   dump[#dump + 1] = redis.call('PTTL', key)
 end
 return dump
 ";
 
-/// The lock's hash, its queue, its clients' presence records, and its spin lock.
+/// The lock's hash, its queue, its clients' presence records, and its spin lock, or the timers of permits.
 pub(super) type Data = [String; 4];
 
 pub(super) fn data(lock: Option<&Lock>, mark: &str, spin: Option<&Spin>) -> Data {
     [
         lock.map(|lock| hash(lock, mark)).unwrap_or_default(),
-        lock.map(queue).unwrap_or_default(),
-        lock.map(clients).unwrap_or_default(),
+        lock.map(|lock| queue(&lock.queue)).unwrap_or_default(),
+        lock.map(|lock| clients(&lock.clients)).unwrap_or_default(),
         spin.map(|spin| format!("{}={}, request={}", spin.owner, spin.count, spin.request.simple()))
             .unwrap_or_default(),
+    ]
+}
+
+/// The hash of permits, their queue, their clients' presence records, and their timers.
+pub(super) fn of_permits(permits: &Permits) -> Data {
+    let holds = permits.holds.iter().map(|(request, hold)| {
+        let (deadline, lease, pushed) = (hold.deadline, hold.lease, u8::from(hold.pushed));
+        let (fence, weight) = (hold.fence, hold.weight);
+        format!("h:{request}={deadline} {lease:010} {pushed} {fence} {weight:05}")
+    });
+    let (seen, used, fence, taken_until) = (permits.seen, permits.used, permits.fence, permits.taken_until);
+    let header = (fence > 0).then(|| format!("permits={seen} {used:05} {fence} {taken_until}"));
+    [
+        sorted(holds.chain(header)),
+        queue(&permits.queue),
+        clients(&permits.clients),
+        queue(&permits.timers),
     ]
 }
 
@@ -75,9 +94,13 @@ pub(super) fn rules_out_waiters(fields: &str) -> bool {
 /// Sorts the fields of a hash as [`DUMP`] prints them, without those that the rules do not need to keep. Of a
 /// released lock only the fence stays, since the rest of its summary is left over from the last hold.
 pub(super) fn ordered(fields: &str) -> String {
-    let mut ordered: Vec<_> = fields.split(", ").map(shortened).collect();
-    ordered.sort_unstable();
-    ordered.join(", ")
+    sorted(fields.split(", ").map(shortened))
+}
+
+pub(super) fn sorted(fields: impl Iterator<Item: AsRef<str>>) -> String {
+    let mut fields: Vec<_> = fields.map(|field| field.as_ref().to_owned()).collect();
+    fields.sort_unstable();
+    fields.join(", ")
 }
 
 fn shortened(field: &str) -> String {
@@ -94,17 +117,16 @@ fn shortened(field: &str) -> String {
     }
 }
 
-fn queue(lock: &Lock) -> String {
-    let order = lock.queue.order.iter();
+fn queue(queue: &Queue) -> String {
+    let order = queue.order.iter();
     order
         .map(|(ticket, request)| format!("{request} {ticket}"))
         .collect::<Vec<_>>()
         .join(" ")
 }
 
-fn clients(lock: &Lock) -> String {
-    let clients = lock.clients.iter();
-    let order: BTreeSet<_> = clients.map(|(client, until)| (until, client)).collect();
+fn clients(clients: &HashMap<String, u64>) -> String {
+    let order: BTreeSet<_> = clients.iter().map(|(client, until)| (until, client)).collect();
     let texts = order
         .into_iter()
         .map(|(until, client)| format!("{client} {until}"));

@@ -22,6 +22,8 @@ pub(super) struct Expected {
     /// The least time to live of the lock's hash, if it was written just now.
     pub(super) kept_ms: Option<u64>,
     pub(super) pushes: Vec<(String, String)>,
+    /// The least time to live of the last key.
+    pub(super) last_ms: u64,
 }
 
 impl Expected {
@@ -42,7 +44,7 @@ impl Expected {
             );
         }
         let records_ms = SHORTEST_HEARTBEAT_MS + RETENTION_MS;
-        let shortest_ms = [RETENTION_MS, records_ms, records_ms, SPIN_LEASES_MS[0]];
+        let shortest_ms = [RETENTION_MS, records_ms, records_ms, self.last_ms];
         for ((data, kept_ms), shortest_ms) in snapshot.data.iter().zip(snapshot.kept_ms).zip(shortest_ms) {
             if data.is_empty() {
                 assert!(kept_ms < 0, "{kept_ms} ms for a key that does not exist");

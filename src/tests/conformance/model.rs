@@ -3,12 +3,13 @@
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 
+use super::step::Trouble;
 use crate::store::Operation;
 use crate::store::memory::lock::{Channels, Now, Run};
 use crate::store::memory::rules::Rules;
 use crate::store::{
     Acquire, Acquired, ConnectionId, Inspect, Inspected, Look, Looked, Release, ReleaseOutcome, Released,
-    Renew, Renewed, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Withdraw, Withdrawn,
+    Renew, Renewed, Shrink, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Withdraw, Withdrawn,
 };
 use crate::time::server_time::ServerTime;
 
@@ -86,16 +87,7 @@ impl Modelled for Release {
     const FREES_MEMORY: bool = true;
 
     fn execute(&self, rules: &mut Rules, now: Now, pub_sub: &mut PubSub) -> Released {
-        let run = Run {
-            now,
-            not_after: ServerTime::MAX,
-            channels: pub_sub,
-        };
-        let released = self.by_rules(rules, run);
-        Released {
-            denied: pub_sub.denied,
-            ..released
-        }
+        released(self, rules, now, pub_sub)
     }
 
     fn kind(reply: &Released) -> &'static str {
@@ -107,6 +99,36 @@ impl Modelled for Release {
             ReleaseOutcome::Expired => "a release, expired",
             ReleaseOutcome::Taken => "a release, taken",
         }
+    }
+}
+
+impl Modelled for Shrink {
+    const FREES_MEMORY: bool = true;
+
+    fn execute(&self, rules: &mut Rules, now: Now, pub_sub: &mut PubSub) -> Released {
+        released(self, rules, now, pub_sub)
+    }
+
+    fn kind(reply: &Released) -> &'static str {
+        Release::kind(reply)
+    }
+}
+
+fn released(
+    call: &impl Operation<Reply = Released>,
+    rules: &mut Rules,
+    now: Now,
+    pub_sub: &mut PubSub,
+) -> Released {
+    let run = Run {
+        now,
+        not_after: ServerTime::MAX,
+        channels: pub_sub,
+    };
+    let released = call.by_rules(rules, run);
+    Released {
+        denied: pub_sub.denied,
+        ..released
     }
 }
 
@@ -178,6 +200,17 @@ impl Modelled for SpinRelease {
             SpinReleased::Left(0) => "spin lock free",
             SpinReleased::Left(_) => "spin lock still held",
             SpinReleased::NotHeld => "spin lock not held",
+        }
+    }
+}
+
+impl Trouble {
+    /// What kind of reply an error is. Panics if the trouble is no reason for it.
+    pub(super) fn refused<O: Modelled>(self, error: &str) -> &'static str {
+        match self {
+            Trouble::Full if error.contains("OOM") && !O::FREES_MEMORY => "refused: out of memory",
+            Trouble::ReadOnly if error.contains("NOREPLICAS") => "refused: no writes",
+            _ => panic!("{self:?}: {error}"),
         }
     }
 }

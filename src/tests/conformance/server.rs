@@ -6,6 +6,7 @@ use fairlock_testkit::{BlockingClient, Resp, Server};
 
 use super::dump::{self, DUMP, Data};
 use super::step::Trouble;
+use crate::status::Kind;
 use crate::store::ConnectionId;
 use crate::store::ids::ClientId;
 use crate::store::keys::Keys;
@@ -51,7 +52,7 @@ impl Connection {
                 reply => return reply,
             };
             match &parts[..] {
-                [kind, channel, text] if kind.text() == "message" => {
+                [kind, channel, text] if ["message", "smessage"].contains(&kind.text()) => {
                     self.messages
                         .push((channel.text().to_owned(), text.text().to_owned()));
                 }
@@ -67,7 +68,7 @@ enum Awaited {
     Call,
     /// A command that must succeed.
     Command,
-    Snapshot,
+    Snapshot(Kind),
 }
 
 /// A script's reply or error.
@@ -171,11 +172,15 @@ impl Scripts {
 
     /// Queues a snapshot of a lock's data.
     pub(super) fn queue_snapshot(&mut self, keys: &Keys) {
-        let all = [&keys.lock, &keys.queue, &keys.clients, &keys.spin];
+        let last = match keys.kind {
+            Kind::Lock => &keys.spin,
+            _ => &keys.timers,
+        };
+        let all = [&keys.lock, &keys.queue, &keys.clients, last];
         let mut dump = vec!["EVALSHA", &self.shas["dump"], "4"];
         dump.extend(all.map(String::as_str));
         self.commands.client.queue(&dump);
-        self.awaited.push(Awaited::Snapshot);
+        self.awaited.push(Awaited::Snapshot(keys.kind));
     }
 
     /// Runs a script that the test brings, and returns its reply.
@@ -194,7 +199,7 @@ impl Scripts {
             match awaited {
                 Awaited::Call => call = Some(line(reply)),
                 Awaited::Command => assert!(!matches!(reply, Resp::Error(_)), "{reply:?}"),
-                Awaited::Snapshot => all.push(self.snapshot(call.take(), &reply)),
+                Awaited::Snapshot(kind) => all.push(self.snapshot(kind, call.take(), &reply)),
             }
         }
         all
@@ -233,7 +238,7 @@ impl Scripts {
         all.map(str::to_owned).collect()
     }
 
-    fn snapshot(&mut self, reply: Option<Reply>, dump: &Resp) -> Snapshot {
+    fn snapshot(&mut self, kind: Kind, reply: Option<Reply>, dump: &Resp) -> Snapshot {
         let (data, kept_ms) = dump.array().split_at(4);
         let mut data: Data = std::array::from_fn(|at| data[at].text().to_owned());
         let [lock, queue, ..] = &data;
@@ -241,8 +246,12 @@ impl Scripts {
             queue.is_empty() || !dump::rules_out_waiters(lock),
             "{lock} rules out {queue}"
         );
-        for hash in [0, 3] {
-            data[hash] = dump::ordered(&data[hash]);
+        if kind == Kind::Lock {
+            for hash in [0, 3] {
+                data[hash] = dump::ordered(&data[hash]);
+            }
+        } else {
+            data[0] = dump::sorted(data[0].split(", "));
         }
         Snapshot {
             reply,

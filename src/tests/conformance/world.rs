@@ -11,7 +11,8 @@ use super::expected::{Check, Expected};
 use super::model::{Modelled, PubSub};
 use super::server::{Scripts, Snapshot};
 use super::step::{
-    CLIENTS, Call, Floor, Key, LOCKS, PickFence, PickRequest, REQUESTS, Step, Trouble, What, owned,
+    CLIENTS, Call, Floor, Key, LOCKS, PickFence, PickRequest, REQUESTS, SPIN_LEASES_MS, Step, Trouble, What,
+    owned,
 };
 use crate::fence::Fence;
 use crate::owner::Owner;
@@ -33,7 +34,7 @@ redis.call('HSET', KEYS[1], 'hold', ARGV[1] .. string.match(summary, '%d.*'))
 pub(super) const START_US: u64 = 1_700_000_000_123_456;
 
 /// The clients of all runs.
-fn client(n: usize) -> ClientId {
+pub(super) fn client(n: usize) -> ClientId {
     ClientId::from_number(n as u128 + 1)
 }
 
@@ -333,19 +334,12 @@ impl World<'_> {
         self.check();
         let scripts = &mut self.setting.scripts;
         match scripts.call_in(Some(trouble), script_call, self.now_us) {
-            Err(error) => self.refused::<O>(&error, trouble),
+            Err(error) => {
+                self.setting.reached.insert(trouble.refused::<O>(&error));
+            }
             Ok(reply) => self.outcome(lock, call, Some(trouble))(Ok(reply)),
         }
         self.expect(lock, None);
-    }
-
-    fn refused<O: Modelled>(&mut self, error: &str, trouble: Trouble) {
-        let kind = match trouble {
-            Trouble::Full if error.contains("OOM") && !O::FREES_MEMORY => "refused: out of memory",
-            Trouble::ReadOnly if error.contains("NOREPLICAS") => "refused: no writes",
-            _ => panic!("{trouble:?}: {error}"),
-        };
-        self.setting.reached.insert(kind);
     }
 
     /// Applies the rules, and returns a check of the server's reply.
@@ -399,6 +393,7 @@ impl World<'_> {
             data,
             kept_ms: is_written.then_some(left_ms + RETENTION_MS),
             pushes,
+            last_ms: SPIN_LEASES_MS[0],
         });
     }
 

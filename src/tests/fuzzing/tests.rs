@@ -80,14 +80,14 @@ fn seeds_of_script_replies_are_understood() {
     }
     assert_eq!(
         seeds("push").iter().filter_map(|push| Push::parse(push)).count(),
-        3
+        4
     );
     assert_eq!(
         seeds("request")
             .iter()
             .filter_map(|text| RequestId::from_wire(text))
             .count(),
-        3
+        5
     );
 }
 

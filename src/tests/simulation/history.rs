@@ -9,7 +9,10 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::timing::Timing;
+use crate::permits::Permits;
 use crate::store::ids::RequestId;
+use crate::store::memory::Written;
+use crate::store::memory::permits::PermitsHold;
 use crate::store::{Acquire, Acquired, Grant, Release, Released, Renew, Renewed, Withdraw};
 use crate::sync::locked;
 use crate::{Error, Fence, LockGuard, Owner};
@@ -129,11 +132,23 @@ pub(super) enum Event {
         op: Op,
         client: usize,
         lock: usize,
+        /// Those that it asks for, and of how many.
+        permits: Permits,
         way: Way,
         /// The call waits in the local queue of its client.
         queues_locally: bool,
     },
     Acquired(Belief),
+    /// The task makes the guard of its writer a reader's. From here on it counts as one.
+    Downgrades {
+        op: Op,
+    },
+    /// … and how that ended. `left` is how many permits the hold has on the server, if it is there.
+    Downgraded {
+        op: Op,
+        result: Result<(), Error>,
+        left: Option<u32>,
+    },
     Busy {
         op: Op,
     },
@@ -181,10 +196,11 @@ pub(super) enum Event {
         client: Option<usize>,
         until: Duration,
     },
-    /// The present holds of a lock on the server, with their deadlines.
+    /// The present holds of a lock on the server, with their deadlines, and the first request in its queue.
     Holds {
         key: String,
-        holds: BTreeMap<RequestId, Duration>,
+        holds: BTreeMap<RequestId, (Duration, PermitsHold)>,
+        head: Option<RequestId>,
     },
     /// A client's process was killed, and its calls with it.
     Died {
@@ -297,15 +313,28 @@ impl History {
         self.record(Event::Fault { fault, client, until });
     }
 
-    /// Records the holds of a lock after a change, with the time left to each.
-    pub(super) fn holds(&self, key: &str, left: impl Iterator<Item = (RequestId, Duration)>) {
+    /// Records the holds of a lock after a change. `server_now` is the time of the server's clock, in ms.
+    pub(super) fn holds(&self, key: &str, written: &Written, server_now: u64) {
         let now = self.start.elapsed();
-        let holds = left.map(|(request, left)| (request, now + left)).collect();
-        let key = key.to_owned();
-        self.record(Event::Holds { key, holds });
+        let holds = written.holds.iter().map(|(request, hold)| {
+            let left = Duration::from_millis(hold.deadline.saturating_sub(server_now));
+            (request.clone(), (now + left, *hold))
+        });
+        self.record(Event::Holds {
+            key: key.to_owned(),
+            holds: holds.collect(),
+            head: written.head.clone(),
+        });
     }
 
-    pub(super) fn asked(&self, client: usize, lock: usize, way: Way, queues_locally: bool) -> Op {
+    pub(super) fn asked(
+        &self,
+        client: usize,
+        lock: usize,
+        permits: Permits,
+        way: Way,
+        queues_locally: bool,
+    ) -> Op {
         let op = {
             let mut ops = locked(&self.ops);
             *ops += 1;
@@ -315,6 +344,7 @@ impl History {
             op,
             client,
             lock,
+            permits,
             way,
             queues_locally,
         });

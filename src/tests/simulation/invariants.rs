@@ -8,6 +8,7 @@ use super::liveness;
 use super::order;
 use super::plan::{MAX_TURNS, Plan};
 use super::timing::ROUNDING;
+use crate::permits::{Gives, Permits};
 use crate::store::ids::RequestId;
 use crate::store::{ReleaseOutcome, ReleaseWhat};
 use crate::{Error, Fence};
@@ -22,7 +23,8 @@ pub(super) fn violations(
     let facts = Facts::gather(events);
     let mut wrong = Vec::new();
     exclusion(events, &facts, &key_of, &mut wrong);
-    fences(events, &facts, &key_of, &mut wrong);
+    fences(events, &facts, plan, &key_of, &mut wrong);
+    fences_of_permits(events, plan, &key_of, &mut wrong);
     releases(events, &facts, &key_of, &mut wrong);
     kept(events, &facts, &mut wrong);
     ends(events, &facts, plan, &mut wrong);
@@ -40,6 +42,7 @@ pub(super) fn violations(
 pub(super) struct Facts<'a> {
     beliefs: BTreeMap<Op, &'a Belief>,
     asked: BTreeMap<Op, (usize, Way)>,
+    permits: BTreeMap<Op, Permits>,
     /// Holds that were released by force or lost by the server, by the fences of their first turns. Their
     /// holders are promised nothing more.
     revoked: BTreeSet<(&'a str, Fence)>,
@@ -54,8 +57,15 @@ impl<'a> Facts<'a> {
         let mut facts = Facts::default();
         for (_, event) in events {
             match event {
-                Event::Called { op, client, way, .. } => {
+                Event::Called {
+                    op,
+                    client,
+                    permits,
+                    way,
+                    ..
+                } => {
                     facts.asked.insert(*op, (*client, *way));
+                    facts.permits.insert(*op, *permits);
                 }
                 Event::Acquired(belief) => {
                     facts.beliefs.insert(belief.op, belief);
@@ -106,16 +116,35 @@ impl<'a> Facts<'a> {
     }
 }
 
-/// Checks that no two owners believe at the same time that they hold a lock, and that an owner which begins
-/// to believe so holds the lock on the server.
+/// Checks that no two owners believe at the same time that they hold a lock, that no guard of permits exists
+/// beside too many others, and that an owner which begins to believe so holds the lock on the server.
+///
+/// When a guard of permits was granted, all earlier guards that still exist were in use beside it. With
+/// them, it keeps to its own capacity. Later ones may have larger capacities.
 fn exclusion(
     events: &[(Duration, Event)],
     facts: &Facts<'_>,
     key_of: &impl Fn(usize) -> String,
     wrong: &mut Vec<String>,
 ) {
+    let mut downgraded = BTreeSet::new();
     for (at, event) in events {
-        let Event::Acquired(belief) = event else { continue };
+        let belief = match event {
+            Event::Acquired(belief) => belief,
+            Event::Downgrades { op } => {
+                downgraded.insert(op);
+                continue;
+            }
+            Event::Downgraded {
+                op,
+                result: Ok(()),
+                left: Some(2..),
+            } => {
+                wrong.push(format!("{at:?}: call {op} is still a writer's on the server"));
+                continue;
+            }
+            _ => continue,
+        };
         let key = key_of(belief.lock);
         if belief.late || facts.is_revoked(&key, belief.fence) {
             continue;
@@ -123,14 +152,57 @@ fn exclusion(
         if !belief.real {
             wrong.push(format!("{at:?}: no hold on the server: {belief:?}"));
         }
-        for (op, owner, fence) in &belief.beside {
+        let others = belief.beside.iter().filter(|(_, owner, fence)| {
             // The turns of a tenure have one owner, but each has a fence of its own.
-            let is_other = (owner, fence) != (&belief.owner, &belief.fence);
-            if is_other && !facts.is_revoked(&key, *fence) {
+            (owner, fence) != (&belief.owner, &belief.fence) && !facts.is_revoked(&key, *fence)
+        });
+        let mut guards: Vec<(Fence, Op)> = others.map(|(op, _, fence)| (*fence, *op)).collect();
+        guards.push((belief.fence, belief.op));
+        guards.sort_unstable();
+        let mut used = 0;
+        for (fence, op) in guards {
+            let Permits { weight, capacity } = facts.permits[&op];
+            used += if downgraded.contains(&op) { 1 } else { weight };
+            if fence >= belief.fence && used > capacity {
                 wrong.push(format!(
-                    "{at:?}: two holders at once: {belief:?} beside call {op}"
+                    "{at:?}: two holders at once, or {used} permits of {capacity}: call {op} at {belief:?}"
                 ));
             }
+        }
+    }
+}
+
+/// Checks that the fences of permits increase from one grant to the next, on the server. Guards of several
+/// grants can be made in any order.
+fn fences_of_permits<'a>(
+    events: &'a [(Duration, Event)],
+    plan: &Plan,
+    key_of: &impl Fn(usize) -> String,
+    wrong: &mut Vec<String>,
+) {
+    let kinds = (0..plan.locks).filter(|lock| plan.gives[*lock] != Gives::Itself);
+    // By key.
+    let mut last_fences: BTreeMap<String, u64> = kinds.map(|lock| (key_of(lock), 0)).collect();
+    let mut granted: BTreeSet<(&RequestId, u64)> = BTreeSet::new();
+    for (at, event) in events {
+        let Event::Holds { key, holds, .. } = event else {
+            continue;
+        };
+        let Some(last) = last_fences.get_mut(key) else {
+            continue;
+        };
+        let fenced = holds.iter().map(|(request, (_, hold))| (hold.fence, request));
+        let is_new = |(fence, request): &(u64, &'a RequestId)| {
+            !request.is_kept() && granted.insert((*request, *fence))
+        };
+        let new: BTreeSet<_> = fenced.filter(is_new).collect();
+        for (fence, request) in new {
+            if fence <= *last {
+                wrong.push(format!(
+                    "{at:?}: fence {fence} of {request} not larger than {last}"
+                ));
+            }
+            *last = fence;
         }
     }
 }
@@ -139,13 +211,15 @@ fn exclusion(
 fn fences(
     events: &[(Duration, Event)],
     facts: &Facts<'_>,
+    plan: &Plan,
     key_of: &impl Fn(usize) -> String,
     wrong: &mut Vec<String>,
 ) {
     let mut last: BTreeMap<usize, &Belief> = BTreeMap::new();
     for (at, event) in events {
         let Event::Acquired(belief) = event else { continue };
-        if belief.late || facts.is_revoked(&key_of(belief.lock), belief.fence) {
+        let is_permits = plan.gives[belief.lock] != Gives::Itself;
+        if is_permits || belief.late || facts.is_revoked(&key_of(belief.lock), belief.fence) {
             continue;
         }
         if let Some(before) = last.insert(belief.lock, belief) {
@@ -197,8 +271,8 @@ fn releases(
 
 /// Checks that a lock that was released, and is to stay taken for a while, does so until then.
 fn kept(events: &[(Duration, Event)], facts: &Facts<'_>, wrong: &mut Vec<String>) {
-    // By lock: the request that keeps it taken, its fence, and until when.
-    let mut kept: BTreeMap<&str, (RequestId, Fence, Option<Duration>)> = BTreeMap::new();
+    // By lock, and the request that keeps it taken: its fence, and until when.
+    let mut kept: BTreeMap<&str, BTreeMap<RequestId, (Fence, Option<Duration>)>> = BTreeMap::new();
     for (at, event) in events {
         match event {
             Event::Executed {
@@ -209,25 +283,23 @@ fn kept(events: &[(Duration, Event)], facts: &Facts<'_>, wrong: &mut Vec<String>
                     (call.what, reply.outcome)
                 {
                     let key = &*call.keys.lock;
-                    kept.entry(key).or_insert((call.request.kept(), fence, None));
+                    let of_lock = kept.entry(key).or_default();
+                    of_lock.entry(call.request.kept()).or_insert((fence, None));
                 }
             }
-            Event::Holds { key, holds } => {
-                let Some((request, fence, until)) = kept.get_mut(&**key) else {
+            Event::Holds { key, holds, .. } => {
+                let Some(of_lock) = kept.get_mut(&**key) else {
                     continue;
                 };
-                match (holds.get(request), *until) {
-                    (Some(deadline), _) => *until = Some(*deadline),
-                    (None, Some(deadline)) if *at + ROUNDING < deadline => {
-                        if !facts.is_revoked(key, *fence) {
-                            wrong.push(format!("{at:?}: {request} did not keep {key} until {deadline:?}"));
-                        }
-                        kept.remove(&**key);
+                of_lock.retain(|request, (fence, until)| {
+                    let hold = holds.get(request);
+                    let ended = until.filter(|until| hold.is_none() && *at + ROUNDING < *until);
+                    if let Some(until) = ended.filter(|_| !facts.is_revoked(key, *fence)) {
+                        wrong.push(format!("{at:?}: {request} did not keep {key} until {until:?}"));
                     }
-                    (None, _) => {
-                        kept.remove(&**key);
-                    }
-                }
+                    *until = hold.map(|(until, _)| *until);
+                    hold.is_some()
+                });
             }
             _ => {}
         }
@@ -266,6 +338,11 @@ fn ends(events: &[(Duration, Event)], facts: &Facts<'_>, plan: &Plan, wrong: &mu
             Event::Released {
                 op,
                 result: Err(error),
+            }
+            | Event::Downgraded {
+                op,
+                result: Err(error),
+                ..
             } => {
                 let documented = match error {
                     Error::Lost(_) => true,
@@ -274,7 +351,9 @@ fn ends(events: &[(Duration, Event)], facts: &Facts<'_>, plan: &Plan, wrong: &mu
                     _ => false,
                 };
                 if !documented {
-                    wrong.push(format!("{at:?}: the release of call {op} failed: {error}"));
+                    wrong.push(format!(
+                        "{at:?}: the end or the downgrade of call {op} failed: {error}"
+                    ));
                 }
             }
             _ => {}

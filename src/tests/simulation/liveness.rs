@@ -7,7 +7,9 @@ use std::time::Duration;
 use super::history::{Belief, Effect, Event, Fault, Op, Way};
 use super::plan::Plan;
 use super::timing::{ROUNDING, Timing};
+use crate::permits::Permits;
 use crate::store::ids::{ClientId, RequestId};
+use crate::store::memory::permits::PermitsHold;
 use crate::store::{Acquired, Mode, Renewed};
 
 /// Describes all delays that the design does not explain: for each lock, the first of each kind.
@@ -16,11 +18,12 @@ use crate::store::{Acquired, Mode, Renewed};
 /// ([`Timing::recovery`]), and none of its holds expired unclaimed in the last [`Timing::poll`]. The script
 /// that finds such a hold deletes the client's presence record, and the client is not told.
 ///
-/// **Free**: while a call of a client at rest waits, a lock is free for no longer than [`Timing::prompt`]. A
-/// release hands the lock to the next reachable request. New requests, and requests that missed their turn,
-/// learn without a timer that the lock is free. When a lease expires, however, no message is sent. Then the
-/// time counts from the next poll of the waitlist, which comes at the time to live that the waitlist was last
-/// told, or one polling interval later.
+/// **Free**: while a call of a client at rest waits, a lock is free for no longer than [`Timing::prompt`].
+/// Permits are free for a call if there are enough for it, and for the first request in the queue too,
+/// unless the client of that one died long ago. A release hands the lock to the next reachable request. New
+/// requests, and requests that missed their turn, learn without a timer that the lock is free. When a lease
+/// expires, however, no message is sent. Then the time counts from the next poll of the waitlist, which
+/// comes at the time to live that the waitlist was last told, or one polling interval later.
 ///
 /// **Unused**: a client at rest holds a lock on the server for no longer than [`Timing::prompt`] while none
 /// of its tasks has a guard of that request. The client learns of its grants, and withdraws the requests that
@@ -44,7 +47,8 @@ struct Watch<'a> {
     locks: Vec<Lock<'a>>,
     /// When each client will be at rest.
     rest_from: Vec<Duration>,
-    died: BTreeSet<usize>,
+    /// When each client died, that did.
+    died: BTreeMap<usize, Duration>,
     waiting: BTreeMap<Op, Waiting>,
     /// The request of each guard that exists.
     guards: BTreeMap<Op, RequestId>,
@@ -63,6 +67,8 @@ struct Watch<'a> {
 struct Waiting {
     client: usize,
     lock: usize,
+    permits: Permits,
+    /// When it came. If other holds were in its way since, when the last of them was released.
     since: Duration,
 }
 
@@ -71,7 +77,10 @@ struct Lock<'a> {
     key: String,
     /// The start and the deadline of each hold.
     holds: BTreeMap<&'a RequestId, (Duration, Duration)>,
-    released_at: Duration,
+    /// The deadlines of the holds and how many permits they have. The last one is the first here.
+    ends: Vec<(Duration, u32)>,
+    /// The first request in the queue.
+    head: Option<&'a RequestId>,
     /// When the waitlist of each client polls next.
     poll_due: BTreeMap<usize, Duration>,
     free_reported: bool,
@@ -79,12 +88,24 @@ struct Lock<'a> {
 }
 
 impl Lock<'_> {
-    /// Returns since when the lock is free, and whether that is because a lease expired.
-    fn free_since(&self, now: Duration) -> Option<(Duration, bool)> {
-        match self.holds.values().map(|(_, until)| *until).max() {
-            None => Some((self.released_at, false)),
-            Some(until) => (until < now).then_some((until, true)),
+    /// Returns when the last lease expired that was in the way of such a request, or 0 if none was. Returns
+    /// `None` if there are too few permits for it at this time.
+    fn fits_since(&self, permits: Permits, now: Duration) -> Option<Duration> {
+        let mut used = permits.weight;
+        let last = self.ends.iter().find(|(_, weight)| {
+            used += weight;
+            used > permits.capacity
+        });
+        match last {
+            None => Some(Duration::ZERO),
+            Some((until, _)) => (*until < now).then_some(*until),
         }
+    }
+
+    /// The permits of the first request in the queue.
+    fn at_head(&self) -> Option<Permits> {
+        let (weight, capacity) = (self.head?.weight(), self.head?.capacity());
+        Some(Permits { weight, capacity })
     }
 
     /// When the last unclaimed hold of this client expired.
@@ -118,7 +139,7 @@ impl<'a> Watch<'a> {
             locks: (0..plan.locks).map(lock).collect(),
             // The last client connects after the calm.
             rest_from: vec![Duration::ZERO; plan.clients + 1],
-            died: BTreeSet::new(),
+            died: BTreeMap::new(),
             waiting: BTreeMap::new(),
             guards: BTreeMap::new(),
             used: BTreeSet::new(),
@@ -140,22 +161,32 @@ impl<'a> Watch<'a> {
 
     fn check_free(&mut self, number: usize, now: Duration) {
         let lock = &self.locks[number];
-        let Some((free_since, expired)) = lock.free_since(now).filter(|_| !lock.free_reported) else {
+        if lock.free_reported {
             return;
-        };
+        }
+        let head = lock.at_head();
+        let head_since = head.map_or(Some(Duration::ZERO), |head| lock.fits_since(head, now));
         for (op, waiting) in self.waiting.iter().filter(|(_, waiting)| waiting.lock == number) {
             let client = waiting.client;
-            let mut since = free_since.max(waiting.since).max(self.rest_from[client]);
+            let Some(expired) = lock.fits_since(waiting.permits, now) else {
+                continue;
+            };
+            // The first request waits for its permits, and its client may be alive, as far as the server
+            // knows.
+            let Some(head_since) = head_since.or_else(|| self.head_is_known_dead(lock, now)) else {
+                continue;
+            };
+            let expired = expired.max(head_since);
+            let mut since = expired.max(waiting.since).max(self.rest_from[client]);
             if let Some(ended) = lock.unclaimed_expired(client, &self.unclaimed, now) {
                 since = since.max(ended + self.timing.poll());
             }
-            if let (true, Some(poll_due)) = (expired, lock.poll_due.get(&client)) {
+            if let (true, Some(poll_due)) = (expired > Duration::ZERO, lock.poll_due.get(&client)) {
                 since = since.max(*poll_due);
             }
-            if !self.died.contains(&client) && since + self.timing.prompt() < now {
+            if !self.died.contains_key(&client) && since + self.timing.prompt() < now {
                 self.found.push(format!(
-                    "{now:?}: {} has been free since {free_since:?}, \
-                     and call {op} could have had it since {since:?}",
+                    "{now:?}: {} is free, and call {op} could have had it since {since:?}",
                     lock.key
                 ));
                 self.locks[number].free_reported = true;
@@ -164,10 +195,19 @@ impl<'a> Watch<'a> {
         }
     }
 
+    /// Returns by when the other clients' waitlists have found that the client of the first request in the
+    /// queue is dead.
+    fn head_is_known_dead(&self, lock: &Lock<'_>, now: Duration) -> Option<Duration> {
+        let died = *self.died.get(&client_of(lock.head?)?)?;
+        // A call in flight can run late, and write the presence record again.
+        let record_until = died + self.timing.recovery(Fault::CommandsCut) + self.timing.heartbeat;
+        Some(record_until + self.timing.poll()).filter(|known| *known < now)
+    }
+
     fn check_unused(&mut self, number: usize, now: Duration) {
         let lock = &mut self.locks[number];
         for (request, (from, until)) in lock.holds.iter().filter(|_| !lock.unused_reported) {
-            let Some(client) = client_of(request).filter(|client| !self.died.contains(client)) else {
+            let Some(client) = client_of(request).filter(|client| !self.died.contains_key(client)) else {
                 continue;
             };
             let accounted_for =
@@ -202,12 +242,14 @@ impl<'a> Watch<'a> {
                 op,
                 client,
                 lock,
+                permits,
                 way,
                 ..
             } if *way != Way::Try => {
                 let waiting = Waiting {
                     client: *client,
                     lock: *lock,
+                    permits: *permits,
                     since: at,
                 };
                 self.waiting.insert(*op, waiting);
@@ -232,7 +274,7 @@ impl<'a> Watch<'a> {
                 }
             }
             Event::Died { client } => {
-                self.died.insert(*client);
+                self.died.insert(*client, at);
             }
             Event::Fault { client, until, fault } => {
                 self.note_disturbance(*client, *until);
@@ -240,7 +282,7 @@ impl<'a> Watch<'a> {
                     self.may_return.append(&mut self.withdrawn);
                 }
             }
-            Event::Holds { key, holds } => self.note_holds(at, key, holds),
+            Event::Holds { key, holds, head } => self.note_holds(at, key, holds, head.as_ref()),
             Event::Executed { client, effect } => self.note_executed(at, *client, effect),
             Event::Pushed { grant, .. } => {
                 self.unclaimed.insert(grant.request.clone());
@@ -249,7 +291,13 @@ impl<'a> Watch<'a> {
         }
     }
 
-    fn note_holds(&mut self, at: Duration, key: &str, holds: &'a BTreeMap<RequestId, Duration>) {
+    fn note_holds(
+        &mut self,
+        at: Duration,
+        key: &str,
+        holds: &'a BTreeMap<RequestId, (Duration, PermitsHold)>,
+        head: Option<&'a RequestId>,
+    ) {
         let Some(number) = self.locks.iter().position(|lock| lock.key == key) else {
             return;
         };
@@ -260,12 +308,25 @@ impl<'a> Watch<'a> {
             }
         }
         let lock = &mut self.locks[number];
-        lock.released_at = at;
+        // Whether a request had to wait, though leases may have expired since.
+        let waited = |permits| lock.fits_since(permits, Duration::ZERO).is_none();
+        let head_waited = lock.at_head().is_some_and(waited);
+        for waiting in self.waiting.values_mut().filter(|waiting| waiting.lock == number) {
+            if head_waited || waited(waiting.permits) {
+                waiting.since = at;
+            }
+        }
+        lock.head = head;
         lock.free_reported &= holds.is_empty();
+        lock.ends = holds
+            .values()
+            .map(|(until, hold)| (*until, hold.weight))
+            .collect();
+        lock.ends.sort_unstable_by(|a, b| b.cmp(a));
         let from = |request| before.get(request).map_or(at, |(from, _)| *from);
         lock.holds = holds
             .iter()
-            .map(|(request, until)| (request, (from(request), *until)))
+            .map(|(request, (until, _))| (request, (from(request), *until)))
             .collect();
     }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::history::{Belief, Effect, Event, Op, Way};
 use super::invariants::Facts;
+use crate::Fence;
 use crate::store::ids::RequestId;
 use crate::store::{Acquired, Mode};
 
@@ -56,6 +57,7 @@ pub(super) fn of_local_queues(events: &[(Duration, Event)], wrong: &mut Vec<Stri
                 lock,
                 way,
                 queues_locally,
+                ..
             } if *queues_locally && *way != Way::Try => {
                 places.insert(*op, (*client, *lock));
                 queues.entry((*client, *lock)).or_default().insert(*op);
@@ -87,6 +89,8 @@ pub(super) fn of_queue(
     wrong: &mut Vec<String>,
 ) {
     let mut tickets: BTreeMap<&RequestId, u64> = BTreeMap::new();
+    // By lock: the last ticket.
+    let mut latest: BTreeMap<&str, u64> = BTreeMap::new();
     // A request that queues again has missed its turn: its hold or another hold of its client expired, or the
     // client was not subscribed yet.
     let mut came_back: BTreeSet<&RequestId> = BTreeSet::new();
@@ -104,9 +108,19 @@ pub(super) fn of_queue(
         match reply {
             Acquired::Contended(contended) if contended.enqueued => {
                 let ticket = contended.ticket.map_or(0, |ticket| ticket.0);
+                let last = latest.entry(&call.keys.lock).or_default();
+                *last = ticket.max(*last);
                 if call.ticket.is_some() || tickets.insert(&call.request, ticket).is_some() {
                     came_back.insert(&call.request);
                 }
+            }
+            // A request that was not queued comes behind all that are.
+            Acquired::Granted { .. } if call.ticket.is_none() && !tickets.contains_key(&call.request) => {
+                let last = latest.get(&*call.keys.lock).copied();
+                tickets.insert(&call.request, last.map_or(0, |last| last + 1));
+            }
+            Acquired::Granted { grant, was_queued } if !grant.pushed && !was_queued => {
+                came_back.insert(&call.request);
             }
             Acquired::NotRegistered { .. } => {
                 let of_client = |request: &&&RequestId| request.client() == call.request.client();
@@ -120,17 +134,23 @@ pub(super) fn of_queue(
         let ticket = tickets.get(&request).copied();
         ticket.filter(|_| !came_back.contains(&request))
     };
-    let mut last: BTreeMap<usize, (u64, &Belief)> = BTreeMap::new();
-    for (at, event) in events {
+    // In the order of the grants. The guards of several permits can be made in another one.
+    let mut granted: BTreeMap<(usize, Fence), (u64, &Belief)> = BTreeMap::new();
+    for (_, event) in events {
         let Event::Acquired(belief) = event else { continue };
         let Some(ticket) = ticket_of(belief) else { continue };
-        if belief.late || facts.is_revoked(&key_of(belief.lock), belief.fence) {
-            continue;
+        if !belief.late && !facts.is_revoked(&key_of(belief.lock), belief.fence) {
+            granted.insert((belief.lock, belief.fence), (ticket, belief));
         }
-        if let Some((before, other)) = last.insert(belief.lock, (ticket, belief)) {
-            if before > ticket {
-                wrong.push(format!("{at:?}: overtaken: {belief:?} by {other:?}"));
+    }
+    let mut first: Option<(usize, u64, &Belief)> = None;
+    for ((lock, _), (ticket, belief)) in granted {
+        match first {
+            Some((of, before, other)) if of == lock && before > ticket => {
+                wrong.push(format!("overtaken: {belief:?} by {other:?}"));
             }
+            _ => {}
         }
+        first = Some((lock, ticket, belief));
     }
 }

@@ -9,8 +9,11 @@ use super::history::Fault;
 use super::network::MessageFaults;
 use super::timing::Timing;
 use crate::options::ManagerOptions;
+use crate::permits::{Gives, Permits};
 use crate::store::pipeline::MAX_IN_FLIGHT;
 
+/// The most locks of a world.
+const LOCKS: usize = 2;
 /// The most tasks of a client that is not saturated.
 const USUAL_TASKS: usize = 3;
 /// The largest number of turns in one tenure.
@@ -24,6 +27,10 @@ pub(super) struct Plan {
     /// For each task.
     pub(super) calls: usize,
     pub(super) locks: usize,
+    /// What each of them is.
+    pub(super) gives: Vec<Gives>,
+    /// Each caller of a semaphore has a capacity of its own.
+    pub(super) capacities: bool,
     pub(super) options: ManagerOptions,
     /// Every other client has local hand-off off.
     pub(super) mixed: bool,
@@ -95,6 +102,14 @@ impl Plan {
             longest_gap = Duration::from_secs(8);
             calls = rng.usize(5..=40);
         }
+        // What the locks are changes none of the other draws.
+        let mut kinds = Rng::with_seed(!rng.clone().u64(..));
+        let gives = std::iter::repeat_with(|| match kinds.u8(..4) {
+            0..=1 => Gives::Itself,
+            2 => Gives::Permits(kinds.u32(1..=3)),
+            _ => Gives::Shared(Permits::READER),
+        });
+        let gives = gives.take(LOCKS).collect();
         // Some clients have far more callers than calls in flight.
         let is_saturated = rng.usize(..16) == 0;
         let tasks = if is_saturated {
@@ -106,7 +121,9 @@ impl Plan {
             clients: rng.usize(1..=3),
             tasks,
             calls,
-            locks: rng.usize(1..=2),
+            locks: rng.usize(1..=LOCKS),
+            gives,
+            capacities: kinds.usize(..3) == 0,
             options,
             mixed: rng.bool(),
             latency: Duration::from_micros(rng.u64(200..=8000)),

@@ -20,10 +20,12 @@ use super::user::User;
 use crate::engine::shared::Shared;
 use crate::engine::waitlist::registry::LateListener;
 use crate::options::WAITLIST_KEPT;
+use crate::permits::Gives;
 use crate::store::Store;
 use crate::store::ids::ClientId;
+use crate::store::keys::Keys;
 use crate::store::memory::MemoryStore;
-use crate::{LockManager, Owner};
+use crate::{Lock, LockManager, Owner};
 
 /// What the server's clock shows at the start, in µs. It includes a part of a millisecond.
 pub(super) const START_US: u64 = 1_800_000_000_000_370;
@@ -87,7 +89,7 @@ async fn simulate(plan: &Plan, mut rng: Rng) -> Outcome {
     left.extend(world.quiesce(plan, &mut rng).await);
 
     let events = world.network.history.events();
-    let mut violations = violations(&events, plan, key);
+    let mut violations = violations(&events, plan, |lock| key(plan.gives[lock], &name(lock)));
     violations.extend(left);
     let stats = world.peers.iter().map(|peer| peer.manager.stats());
     let (lost, handed_over) = stats.fold((0, 0), |(lost, handed), stats| {
@@ -109,8 +111,18 @@ pub(super) fn name(lock: usize) -> String {
     format!("lock{lock}")
 }
 
-fn key(lock: usize) -> String {
-    format!("fairlock:{{{}}}", name(lock))
+/// The key of a lock on the server.
+pub(super) fn key(gives: Gives, name: &str) -> String {
+    Keys::of_kind(gives.kind(), "fairlock", name).unwrap().lock
+}
+
+/// The lock of this kind, to look at or to take as a whole.
+pub(super) fn whole(manager: &LockManager, gives: Gives, name: &str) -> Lock {
+    match gives {
+        Gives::Itself => manager.lock(name),
+        Gives::Permits(capacity) => manager.semaphore(name, capacity).permits(capacity),
+        Gives::Shared(_) => manager.rw_lock(name).write(),
+    }
 }
 
 impl World {
@@ -206,7 +218,10 @@ impl World {
                 let user = User {
                     client,
                     manager: peer.manager.clone(),
-                    locks: (0..plan.locks).map(name).collect(),
+                    locks: (0..plan.locks)
+                        .map(|lock| (name(lock), plan.gives[lock]))
+                        .collect(),
+                    capacities: plan.capacities,
                     owner: owner.filter(|_| plan.owners),
                     force: plan.force,
                     turns: peer.manager.shared().waitlists().client().options.local_handoffs,
@@ -248,7 +263,7 @@ impl World {
         }
         let last = self.connect(plan.clients, plan, rng).await;
         for lock in 0..plan.locks {
-            let lock = last.manager.lock(name(lock));
+            let lock = whole(&last.manager, plan.gives[lock], &name(lock));
             let acquired = last.process.spawn(lock.acquire_timeout(CLEANUP_TIME)).await;
             match acquired.expect("no panic") {
                 Ok(guard) => drop(guard),

@@ -10,8 +10,7 @@ use tokio::time::Instant;
 
 use super::history::{Effect, Event, History};
 use crate::fence::Fence;
-use crate::store::ids::RequestId;
-use crate::store::memory::{Connection, MemoryStore};
+use crate::store::memory::{Connection, MemoryStore, Written};
 use crate::store::{
     Acquire, Acquired, Answer, Connections, Look, Looked, Release, ReleaseWhat, Released, Renew, Renewed,
     Withdraw,
@@ -31,8 +30,8 @@ pub(super) struct Server {
     refuses_until: Mutex<Instant>,
     stalls_until: Mutex<Instant>,
     knows_scripts: AtomicBool,
-    /// The holds as they were last recorded in the history, with their deadlines.
-    holds: Mutex<BTreeMap<String, BTreeMap<RequestId, u64>>>,
+    /// The holds and the heads of the queues, as they were last recorded in the history.
+    written: Mutex<BTreeMap<String, Written>>,
 }
 
 impl Server {
@@ -46,7 +45,7 @@ impl Server {
             refuses_until: Mutex::new(Instant::now()),
             stalls_until: Mutex::new(Instant::now()),
             knows_scripts: AtomicBool::new(true),
-            holds: Mutex::default(),
+            written: Mutex::default(),
         })
     }
 
@@ -113,34 +112,32 @@ impl Server {
     pub(super) fn set_back(&self, span: Duration) {
         self.store().set_back(span);
         // All holds last longer now, so all are recorded again.
-        locked(&self.holds).clear();
+        locked(&self.written).clear();
         self.note_holds();
     }
 
-    /// Records the holds that have changed.
+    /// Records the holds that have changed, and the heads of the queues.
     fn note_holds(&self) {
         let now = self.store().now_ms();
-        let holds = self.store().holds();
-        let mut before = locked(&self.holds);
-        let keys: BTreeSet<&String> = before.keys().chain(holds.keys()).collect();
+        let written = self.store().written();
+        let mut before = locked(&self.written);
+        let keys: BTreeSet<&String> = before.keys().chain(written.keys()).collect();
+        let nothing = Written::default();
         for key in keys {
-            let (old, new) = (before.get(key), holds.get(key));
-            if old.unwrap_or(&BTreeMap::new()) != new.unwrap_or(&BTreeMap::new()) {
-                let left = new.into_iter().flatten().map(|(request, deadline)| {
-                    let left = Duration::from_millis(deadline.saturating_sub(now));
-                    (request.clone(), left)
-                });
-                self.history.holds(key, left);
+            let (old, new) = (before.get(key), written.get(key).unwrap_or(&nothing));
+            if old.unwrap_or(&nothing) != new {
+                self.history.holds(key, new, now);
             }
         }
-        *before = holds;
+        *before = written;
     }
 
-    pub(super) fn holds(&self, key: &str, fence: Fence) -> bool {
-        self.store()
-            .held()
-            .iter()
-            .any(|hold| hold.key == key && (hold.fence..=hold.last).contains(&fence))
+    /// How many permits the hold with this fence has, if it is there.
+    pub(super) fn held(&self, key: &str, fence: Fence) -> Option<u32> {
+        let held = self.store().held();
+        let mut held = held.iter().filter(|hold| hold.key == key);
+        let hold = held.find(|hold| (hold.fence..=hold.last).contains(&fence))?;
+        Some(hold.weight)
     }
 
     /// Executes a call, and records its effect.

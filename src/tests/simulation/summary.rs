@@ -6,6 +6,7 @@ use std::fmt;
 use super::history::{Effect, Event, Fault};
 use super::run::Outcome;
 use crate::Error;
+use crate::permits::Gives;
 use crate::store::Acquired;
 
 #[derive(Default)]
@@ -27,7 +28,13 @@ impl Summary {
         for (_, event) in &outcome.events {
             match event {
                 Event::Called { .. } => self.count("calls of tasks", 1),
-                Event::Acquired(_) => self.count("grants", 1),
+                Event::Acquired(belief) => {
+                    self.count("grants", 1);
+                    if outcome.plan.gives[belief.lock] != Gives::Itself {
+                        self.count("grants of permits", 1);
+                    }
+                }
+                Event::Downgraded { .. } => self.count("downgrades", 1),
                 Event::Cancelled { .. } => self.count("cancelled calls", 1),
                 Event::Failed { error, .. } => match error {
                     Error::Timeout { .. } => self.count("calls that timed out", 1),
@@ -75,10 +82,12 @@ impl Summary {
 
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const ROWS: [&str; 13] = [
+        const ROWS: [&str; 15] = [
             "seeds",
             "calls of tasks",
             "grants",
+            "grants of permits",
+            "downgrades",
             "grants received by push",
             "leases lost",
             "cancelled calls",

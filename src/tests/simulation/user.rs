@@ -6,14 +6,18 @@ use std::time::Duration;
 use fastrand::Rng;
 
 use super::history::{End, Event, History, Op, Way};
+use super::run::{key, whole};
 use super::server::Server;
+use crate::permits::{Gives, Permits};
 use crate::{Error, Lock, LockGuard, LockManager, Owner, Result};
 
 pub(super) struct User {
     pub(super) client: usize,
     pub(super) manager: LockManager,
-    /// The names of the locks.
-    pub(super) locks: Vec<String>,
+    /// The names of the locks, and what each is.
+    pub(super) locks: Vec<(String, Gives)>,
+    /// Each call for permits draws the capacity.
+    pub(super) capacities: bool,
     pub(super) owner: Option<Owner>,
     pub(super) force: bool,
     /// The number of turns of a hold, if the lock has no other settings.
@@ -30,6 +34,7 @@ struct Work {
     span: Duration,
     end: End,
     renews: bool,
+    downgrades: bool,
     /// Whether the task stops as soon as the guard reports its loss, as it should.
     stops_when_lost: bool,
 }
@@ -43,7 +48,7 @@ impl User {
             }
             let guard = self.acquire_one().await;
             if let Some((op, guard, work)) = guard {
-                let nested = match self.owner.is_some() && self.rng.bool() {
+                let nested = match self.owner_of(work.lock).is_some() && self.rng.bool() {
                     true => self.acquire(work.lock).await,
                     false => None,
                 };
@@ -61,7 +66,7 @@ impl User {
     }
 
     async fn acquire(&mut self, lock: usize) -> Option<(Op, Arc<LockGuard>, Work)> {
-        let (named, is_plain) = self.lock(lock);
+        let (named, permits, is_plain) = self.lock(lock);
         let way = match self.rng.u8(..10) {
             0..=4 => Way::Acquire,
             5..=6 => Way::Within(self.ms(0..=1500)),
@@ -69,7 +74,9 @@ impl User {
             _ => Way::Try,
         };
         let queues_locally = is_plain && self.turns > 1;
-        let op = self.history.asked(self.client, lock, way, queues_locally);
+        let op = self
+            .history
+            .asked(self.client, lock, permits, way, queues_locally);
         let acquired: Option<Result<LockGuard>> = match way {
             Way::Acquire => Some(named.acquire().await),
             Way::Within(wait) => Some(named.acquire_timeout(wait).await),
@@ -78,9 +85,8 @@ impl User {
         };
         match acquired {
             Some(Ok(guard)) => {
-                let work = self.draw_work(lock);
-                let key = format!("fairlock:{{{}}}", self.locks[lock]);
-                let real = self.server.holds(&key, guard.fence());
+                let work = self.draw_work(lock, permits == Permits::WRITER);
+                let real = self.left(lock, &guard).is_some();
                 Some((op, self.history.acquired(op, lock, real, guard), work))
             }
             Some(Err(Error::Busy { .. })) => {
@@ -98,24 +104,61 @@ impl User {
         }
     }
 
-    /// Returns the lock for one call, and whether it has the settings of its client alone.
-    fn lock(&mut self, lock: usize) -> (Lock, bool) {
-        let plain = self.manager.lock(&self.locks[lock]);
-        let lock = match self.rng.u8(..8) {
+    /// The owner for which this task acquires this lock. Only a plain lock can have one.
+    fn owner_of(&self, lock: usize) -> Option<&Owner> {
+        self.owner
+            .as_ref()
+            .filter(|_| self.locks[lock].1 == Gives::Itself)
+    }
+
+    /// How many permits the hold of a guard has on the server, if it is there.
+    fn left(&self, lock: usize, guard: &LockGuard) -> Option<u32> {
+        let (name, gives) = &self.locks[lock];
+        self.server.held(&key(*gives, name), guard.fence())
+    }
+
+    /// Returns the lock for one call, what it takes of it, and whether it is a lock with the settings of its
+    /// client alone.
+    fn lock(&mut self, lock: usize) -> (Lock, Permits, bool) {
+        let (plain, permits) = self.side(lock);
+        let is_for_an_owner = self.owner_of(lock).is_some();
+        let set = match self.rng.u8(..8) {
             0 => plain.lease(self.ms(100..=2000)).renew(false),
             1 => plain.max_hold(self.ms(100..=4000)),
             2 => plain.lease(self.ms(100..=6000)),
-            3 if self.owner.is_none() => plain.at_least(self.ms(1..=3000)),
-            _ if self.owner.is_none() => return (plain, true),
+            3 if !is_for_an_owner => plain.at_least(self.ms(1..=3000)),
+            _ if !is_for_an_owner => return (plain, permits, self.locks[lock].1 == Gives::Itself),
             _ => plain,
         };
-        match &self.owner {
-            Some(owner) => (lock.owner(owner), false),
-            None => (lock, false),
+        match self.owner_of(lock) {
+            Some(owner) => (set.owner(owner), permits, false),
+            None => (set, permits, false),
         }
     }
 
-    fn draw_work(&mut self, lock: usize) -> Work {
+    /// Draws how many permits a call asks for, or which side of a read/write lock.
+    fn side(&mut self, lock: usize) -> (Lock, Permits) {
+        let (name, gives) = &self.locks[lock];
+        match *gives {
+            Gives::Itself => (self.manager.lock(name), Permits::OF_A_LOCK),
+            Gives::Permits(usual) => {
+                let capacity = usual + if self.capacities { self.rng.u32(..3) } else { 0 };
+                let weight = match self.rng.u8(..4) {
+                    0 => capacity,
+                    1 => self.rng.u32(1..=capacity),
+                    _ => 1,
+                };
+                let semaphore = self.manager.semaphore(name, capacity).permits(weight);
+                (semaphore, Permits { weight, capacity })
+            }
+            Gives::Shared(_) => match self.rng.u8(..3) {
+                0 => (self.manager.rw_lock(name).write(), Permits::WRITER),
+                _ => (self.manager.rw_lock(name).read(), Permits::READER),
+            },
+        }
+    }
+
+    fn draw_work(&mut self, lock: usize, is_writer: bool) -> Work {
         let lease_ms = u64::try_from(self.lease.as_millis()).unwrap();
         Work {
             lock,
@@ -131,6 +174,7 @@ impl User {
             },
             renews: self.rng.u8(..8) == 0,
             stops_when_lost: self.rng.u8(..4) > 0,
+            downgrades: is_writer && self.rng.bool(),
         }
     }
 
@@ -138,6 +182,13 @@ impl User {
         if work.renews {
             // The end of the hold shows whether the lease was lost.
             let _ = guard.renew().await;
+        }
+        if work.downgrades {
+            self.pause(50).await;
+            self.history.record(Event::Downgrades { op });
+            let result = guard.downgrade().await;
+            let left = self.left(work.lock, &guard);
+            self.history.record(Event::Downgraded { op, result, left });
         }
         if work.stops_when_lost {
             let _ = tokio::time::timeout(work.span, guard.lost()).await;
@@ -167,8 +218,9 @@ impl User {
     /// Releases a lock by force.
     async fn force(&mut self) {
         let lock = self.rng.usize(..self.locks.len());
-        let op = self.history.asked(self.client, lock, Way::Try, false);
-        let lock = self.manager.lock(&self.locks[lock]);
+        let op = (self.history).asked(self.client, lock, Permits::OF_A_LOCK, Way::Try, false);
+        let (name, gives) = &self.locks[lock];
+        let lock = whole(&self.manager, *gives, name);
         let forced: Result<Option<_>, Error> = async {
             let Some(holder) = lock.status().await?.holder else {
                 return Ok(None);

@@ -570,5 +570,7 @@ pub(super) const EDITS: &[Edit] = &[
         "if false {", &["--lib store::memory::tests"]),
     edit("a request id is cut only between its parts", IDS, "text.is_ascii()\n            && ", "", READERS),
     edit("a prefix never ends like a kind of key", KEYS,
-        "[\"queue\", \"clients\", \"unlock\", \"spin\"]", "[\"queue\", \"clients\", \"unlock\", \"queue\"]", &["--test promises settings::"]),
+        "\"unlock\", \"spin\",", "\"unlock\", \"queue\",", &["--test promises settings::"]),
+    edit("a call for permits declares all keys but for a renewal", KEYS, "self.kind == Kind::Lock\n    }", "true\n    }",
+        &["--lib of_the_calls_for_permits"]),
 ];

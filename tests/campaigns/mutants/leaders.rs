@@ -4,7 +4,7 @@ use super::{Edit, edit};
 
 const LEADERSHIP: &str = "src/leadership.rs";
 const TOKEN: &str = "src/guard/token.rs";
-const WATCH: &str = "src/lock/watch.rs";
+const WATCH: &str = "src/lock/looking.rs";
 
 const LEADERS: &[&str] = &[
     "--test promises leadership::in_memory",

@@ -5,7 +5,7 @@ use super::{Edit, edit};
 const ACQUIRE: &str = "lua/acquire.lua";
 const ACQUIRE_SLOW: &str = "lua/acquire_slow.lua";
 const GRANT: &str = "lua/lib/grant.lua";
-const HAND_OVER: &str = "lua/lib/hand_over.lua";
+const HAND_OVER: &str = "lua/lib/next_holder.lua";
 const HOLDS: &str = "lua/lib/holds.lua";
 const LOOK: &str = "lua/look.lua";
 const PASS_ON: &str = "lua/lib/pass_on.lua";
@@ -15,7 +15,9 @@ const RELEASE_SLOW: &str = "lua/release_slow.lua";
 const RENEW: &str = "lua/renew.lua";
 const SPIN_ACQUIRE: &str = "lua/spin_acquire.lua";
 const SPIN_RELEASE: &str = "lua/spin_release.lua";
+const PUSH: &str = "lua/lib/hand_over.lua";
 const SUMMARY: &str = "lua/lib/summary.lua";
+const TTL: &str = "lua/lib/ttl.lua";
 const WITHDRAW: &str = "lua/withdraw.lua";
 
 /// Random calls and edge cases, compared with the rules in plain Rust.
@@ -35,9 +37,9 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a second hold of an owner leaves the first one in place", HOLDS,
         "lock.holds = lock.holds or {[first] = {deadline = lock.deadline, lease = lease_ms, changed = true}}",
         "lock.holds = lock.holds or {}", MODEL),
-    edit("a longer heartbeat extends the TTL of the queue", GRANT,
+    edit("a longer heartbeat extends the TTL of the queue", TTL,
         "if redis.call('PTTL', key) < ms + RETENTION_MS then", "if redis.call('PTTL', key) < 0 then", MODEL),
-    edit("a shorter heartbeat never shortens the TTL of the queue", GRANT,
+    edit("a shorter heartbeat never shortens the TTL of the queue", TTL,
         "if redis.call('PTTL', key) < ms + RETENTION_MS then", "if true then", MODEL),
     edit("the fast path takes no lock that is held", ACQUIRE,
         "if summary < NOT_RELEASED and ", "if ", MODEL),
@@ -155,6 +157,8 @@ pub(super) const EDITS: &[Edit] = &[
         "local holder_until = lock and lock.holds and lock.holds[holder].deadline or deadline",
         "local holder_until = deadline", MODEL),
 
+    edit("a push begins with the version that clients know", PUSH,
+        "PUSH_VERSION, KEPT_PUSH = '1', '2'", "PUSH_VERSION, KEPT_PUSH = '3', '2'", MODEL),
     edit("a script removes no more requests than the bound", HAND_OVER,
         "for _ = 1, BOUND do", "for _ = 1, BOUND + 1 do", MODEL),
     edit("a hand-over deletes the presence record of a client whose grant expired unclaimed", HAND_OVER,
@@ -261,7 +265,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a lock is remembered for a minute after its end", SUMMARY,
         "local RETENTION_MS = 60000",
         "local RETENTION_MS = 1000", MODEL),
-    edit("the TTL of a key in constant use is extended once in ten seconds", GRANT,
+    edit("the TTL of a key in constant use is extended once in ten seconds", TTL,
         "ms + RETENTION_MS + SLACK_MS",
         "ms + RETENTION_MS", MODEL),
     edit("a clock that is set back never lowers the fence", GRANT, "if fence >= least_us then", "if false then", MODEL),

@@ -1,6 +1,6 @@
 //! A client in a process of its own, which follows the commands of the test.
 
-use fairlock::{LockGuard, LockManager};
+use fairlock::{Lock, LockGuard, LockManager};
 use fairlock_testkit::{Process, Server, role};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
@@ -11,9 +11,32 @@ use super::scene::{NAME, settings};
 /// - `check`: answers whether the lease of the last grant is `held` or `lost`;
 /// - `release`: answers `released`, or `lost` if the lease was lost.
 pub(crate) fn client(server: &Server, lease_ms: &str, claim_ms: &str) -> Process {
+    client_of(server, "lock", lease_ms, claim_ms)
+}
+
+/// Starts such a client for what [`of`] understands.
+pub(crate) fn client_of(server: &Server, what: &str, lease_ms: &str, claim_ms: &str) -> Process {
     let url = server.url();
-    let args = [("url", url.as_str()), ("lease", lease_ms), ("claim", claim_ms)];
+    let args = [
+        ("url", url.as_str()),
+        ("what", what),
+        ("lease", lease_ms),
+        ("claim", claim_ms),
+    ];
     Process::spawn("faults::parts::client_part", &args)
+}
+
+/// The `lock`, its `reader` or `writer`, or `<permits>/<capacity>` of a semaphore.
+pub(crate) fn of(locks: &LockManager, what: &str) -> Lock {
+    match what.split_once('/') {
+        Some((permits, capacity)) => {
+            let semaphore = locks.semaphore(NAME, capacity.parse().expect("a capacity"));
+            semaphore.permits(permits.parse().expect("permits"))
+        }
+        None if what == "reader" => locks.rw_lock(NAME).read(),
+        None if what == "writer" => locks.rw_lock(NAME).write(),
+        None => locks.lock(NAME),
+    }
 }
 
 #[tokio::test]
@@ -23,6 +46,7 @@ async fn client_part() {
     let ms = |key| std::time::Duration::from_millis(role.number(key));
     let locks = settings().lease(ms("lease")).claim_window(ms("claim"));
     let locks = locks.connect(&role.arg("url")).await.unwrap();
+    let lock = of(&locks, &role.arg("what"));
     let (sender, mut grants) = unbounded_channel();
     let mut guard = None;
     loop {
@@ -35,7 +59,7 @@ async fn client_part() {
             heard = role.heard() => match heard.split_once(' ') {
                 Some(("acquire", count)) => {
                     for _ in 0..count.parse().unwrap() {
-                        wait(&locks, sender.clone());
+                        wait(&lock, sender.clone());
                     }
                 }
                 _ if heard == "check" => {
@@ -52,8 +76,8 @@ async fn client_part() {
     }
 }
 
-fn wait(locks: &LockManager, grants: UnboundedSender<LockGuard>) {
-    let waiting = locks.lock(NAME).acquire();
+fn wait(lock: &Lock, grants: UnboundedSender<LockGuard>) {
+    let waiting = lock.acquire();
     tokio::spawn(async move {
         let _ = grants.send(waiting.await.expect("a guard"));
     });

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use fairlock::{Error, LockManager};
-use fairlock_testkit::Server;
+use fairlock_testkit::{Server, eventually};
 
 use super::scene::{
     NAME, SECOND, SETTLED, SOON, connect, granted, in_line, is_held, nothing_left, queued, settings,
@@ -54,6 +54,24 @@ async fn the_least_rights_are_enough_for_every_call() {
     ));
     assert!(locks.lock(NAME).force_release(guard.fence()).await.unwrap());
     assert!(guard.release().await.is_err());
+    let writing = locks.rw_lock(NAME).write().acquire().await.unwrap();
+    let reader = tokio::spawn(others.rw_lock(NAME).read().acquire());
+    let read = locks.rw_lock(NAME).read();
+    eventually("a reader waits", 5 * SECOND, async || {
+        read.status().await.unwrap().waiting == 1
+    })
+    .await;
+    writing.renew().await.unwrap();
+    writing.downgrade().await.unwrap();
+    granted(reader, 2 * SECOND).await.release().await.unwrap();
+    assert!(
+        locks
+            .rw_lock(NAME)
+            .read()
+            .force_release(writing.fence())
+            .await
+            .unwrap()
+    );
     // A client that reconnects after both connections broke needs no further rights.
     server.kill_clients("normal").await;
     server.kill_clients("pubsub").await;

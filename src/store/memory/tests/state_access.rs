@@ -1,23 +1,34 @@
 //! Lets tests read the state of a store, and change it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use crate::fence::Fence;
 use crate::store::RESERVED;
 use crate::store::ids::RequestId;
 use crate::store::memory::MemoryStore;
-use crate::store::memory::lock::{Holder, Lock};
+use crate::store::memory::lock::{Hold, Holder, Lock, Queue};
+use crate::store::memory::permits::PermitsHold;
 use crate::store::memory::rules::{BOUND, Rules};
 use crate::time::server_time::millis;
 
-/// A held lock, identified by its key.
+/// A held lock, or a hold of permits, identified by its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LiveHold {
     pub(crate) key: String,
     pub(crate) fence: Fence,
     /// The last fence that its turns can have.
     pub(crate) last: Fence,
+    pub(crate) weight: u32,
+}
+
+/// What is written of one lock.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Written {
+    /// A hold of a lock is written here as one of permits.
+    pub(crate) holds: BTreeMap<RequestId, PermitsHold>,
+    /// The first request in the queue.
+    pub(crate) head: Option<RequestId>,
 }
 
 impl MemoryStore {
@@ -69,12 +80,13 @@ impl MemoryStore {
 
     /// Forgets only the clients' presence records.
     pub(crate) fn forget_records(&self) {
-        for lock in self.0.state().rules.locks.values_mut() {
-            lock.clients.clear();
-        }
+        let rules = &mut self.0.state().rules;
+        let of_permits = rules.permits.values_mut().map(|permits| &mut permits.clients);
+        let of_locks = rules.locks.values_mut().map(|lock| &mut lock.clients);
+        of_locks.chain(of_permits).for_each(HashMap::clear);
     }
 
-    /// The locks that are held now, in the order of their keys.
+    /// The locks that are held now, and the holds of permits, in the order of their keys.
     pub(crate) fn held(&self) -> Vec<LiveHold> {
         let now = self.now_ms();
         let state = self.0.state();
@@ -89,35 +101,62 @@ impl MemoryStore {
                     key: key.clone(),
                     fence,
                     last: fence.plus(RESERVED),
+                    weight: 1,
                 })
             })
             .collect();
-        held.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+        for (key, permits) in &state.rules.permits {
+            let live = permits.holds.values().filter(|hold| hold.deadline > now);
+            held.extend(live.filter_map(|hold| {
+                let fence = Fence::new(hold.fence)?;
+                let (key, weight) = (key.clone(), hold.weight);
+                Some(LiveHold {
+                    key,
+                    fence,
+                    last: fence,
+                    weight,
+                })
+            }));
+        }
+        held.sort_unstable_by(|a, b| (&a.key, a.fence).cmp(&(&b.key, b.fence)));
         held
     }
 
-    /// The holds of each lock as last written, with their deadlines in the store's time.
-    pub(crate) fn holds(&self) -> BTreeMap<String, BTreeMap<RequestId, u64>> {
-        let state = self.0.state();
-        let holds_of = |lock: &Lock| {
-            let holds = lock.written.iter().flat_map(|holder| &holder.holds);
-            holds
-                .map(|(request, hold)| (request.clone(), hold.deadline))
-                .collect()
+    /// The holds of each lock as last written, and the first request that waits for it.
+    pub(crate) fn written(&self) -> BTreeMap<String, Written> {
+        let rules = &self.0.state().rules;
+        let head = |queue: &Queue| queue.order.first().map(|(_, request)| request.clone());
+        let locks = rules.locks.iter().map(|(key, lock)| {
+            let mut holds = BTreeMap::new();
+            if let Some(holder) = &lock.written {
+                for (request, &Hold { deadline, lease }) in &holder.holds {
+                    let hold = PermitsHold {
+                        deadline,
+                        lease,
+                        pushed: false,
+                        fence: holder.fence,
+                        weight: 1,
+                    };
+                    holds.insert(request.clone(), hold);
+                }
+            }
+            (key, holds, &lock.queue)
+        });
+        let permits = rules.permits.iter();
+        let permits = permits.map(|(key, permits)| (key, permits.holds.clone(), &permits.queue));
+        let written = |(key, holds, queue): (&String, _, _)| {
+            let head = head(queue);
+            (key.clone(), Written { holds, head })
         };
-        let locks = state.rules.locks.iter();
-        locks.map(|(key, lock)| (key.clone(), holds_of(lock))).collect()
+        locks.chain(permits).map(written).collect()
     }
 
     /// The number of queued requests of all locks.
     pub(crate) fn queued(&self) -> usize {
-        self.0
-            .state()
-            .rules
-            .locks
-            .values()
-            .map(|lock| lock.queue.len())
-            .sum()
+        let rules = &self.0.state().rules;
+        let of_permits = rules.permits.values().map(|permits| permits.queue.len());
+        let of_locks = rules.locks.values().map(|lock| lock.queue.len());
+        of_locks.chain(of_permits).sum()
     }
 
     /// The number of channels with a subscriber.

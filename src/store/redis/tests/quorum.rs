@@ -53,7 +53,7 @@ fn opened_with(options: Options, quorum: QuorumServer, url: &str) -> Opened {
     let connector = connector(url, Trust::default(), label, options).unwrap();
     let connector = connector.among(Some(Arc::default()));
     let place = (ServerId::default(), PubSubMode::Plain);
-    let store = RedisStore::open(connector, options, &listener, place, &script::ALL);
+    let store = RedisStore::open(connector, options, &listener, place, script::for_server(true));
     (Store::Server(store), recorder)
 }
 
@@ -84,9 +84,9 @@ fn is_mute(answer: &Result<Acquired, Failure>) -> bool {
 
 /// The hashes of the scripts of a quorum.
 fn shas(quorum: QuorumServer) -> Vec<String> {
-    let set = ScriptSet::new(&script::ALL, Some(quorum));
+    let set = ScriptSet::new(script::for_server(true), Some(quorum));
     let sha = |script| set.sha(script).as_string().unwrap();
-    script::ALL.into_iter().map(sha).collect()
+    script::for_server(true).iter().copied().map(sha).collect()
 }
 
 /// How many of a quorum's scripts the server has.
@@ -171,16 +171,16 @@ async fn an_old_server_is_given_the_scripts_however_often_it_forgets_them() {
     let client = opened(quorum(SHORT), &server.url());
     assert!(is_mute(&acquire(&client, "a").await));
     acquire_once_old(&client, &server).await;
-    assert_eq!(known(&server, quorum(SHORT)), script::ALL.len());
+    assert_eq!(known(&server, quorum(SHORT)), script::for_server(true).len());
     for _ in 0..2 {
         server.tell("SCRIPT FLUSH");
         acquire(&client, "b").await.unwrap();
-        assert_eq!(known(&server, quorum(SHORT)), script::ALL.len());
+        assert_eq!(known(&server, quorum(SHORT)), script::for_server(true).len());
     }
     // A new client loads them before any call.
     server.tell("SCRIPT FLUSH");
     opened(quorum(SHORT), &server.url()).0.time().await.unwrap();
-    assert_eq!(known(&server, quorum(SHORT)), script::ALL.len());
+    assert_eq!(known(&server, quorum(SHORT)), script::for_server(true).len());
 }
 
 #[tokio::test]
@@ -191,7 +191,7 @@ async fn a_durable_server_is_given_the_scripts_at_once() {
     }
     let client = opened(durable(LONG), &server.url());
     client.0.time().await.unwrap();
-    assert_eq!(known(&server, quorum(LONG)), script::ALL.len());
+    assert_eq!(known(&server, quorum(LONG)), script::for_server(true).len());
     acquire(&client, "a").await.unwrap();
     // Clients with the same longest lease can use them.
     let other = opened(quorum(LONG), &server.url());

@@ -1,0 +1,16 @@
+-- Permits: what a semaphore and a read/write lock are on the server.
+--
+-- A request takes `weight` permits, and may hold while, with them, at most `capacity` are in use. Both stand
+-- in the request: `<client>:<claim_ms>*<weight>/<capacity>:<n>:`. So there is no stored capacity about which
+-- two callers could disagree. A reader takes 1 of 99999, and a writer all of them. Permits that were given
+-- back but stay taken for a while are held by `<client>:<claim_ms>=<weight>/<capacity>:<n>:`.
+--
+-- The hash has a header, the field `permits`: `<seen> <used> <fence> <kept_until>`. These are the time
+-- (ms) of its last write, the number of permits in use, the last fence, and the latest time (ms) until which
+-- permits stay taken. Each hold has a field `h:<request>`: `<deadline> <lease> <pushed> <fence> <weight>`.
+-- Its first words stand where a summary has them (summary.lua). A shrink makes its weight less than that of
+-- its request.
+local SEEN, SEEN_END, USED, USED_END, LAST_FENCE, LAST_FENCE_END, KEPT_UNTIL = 1, 13, 15, 19, 21, 36, 38
+local HOLD_FIELD, KIND, KIND_END, HOLDER = 'h:', 1, 2, 3
+local HOLD_FENCE, HOLD_FENCE_END, HOLD_WEIGHT = 28, 43, 45
+local WEIGHT, WEIGHT_END, CAPACITY, CAPACITY_END = 45, 49, 51, 55

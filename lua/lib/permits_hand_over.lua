@@ -1,0 +1,111 @@
+-- So many requests are read from the queue at once.
+local CHUNK = 64
+
+-- Takes permits for a request. Returns the deadline and the fence.
+local function take(weight, ms)
+  used, fence = used + weight, fence >= now_us and string.format('%d', fence + 1) or now_us
+  return string.format('%d', now + ms), fence
+end
+
+-- Gives out as many permits as there are, from the head of the queue on, and stops at the first request for
+-- which there are too few. That one waits, unless permits are free and its client cannot be reached: then it
+-- would only keep the others out. A client is told of all its grants at once. If the ACL refuses that, they
+-- are void, and their permits go to the next requests. The effects come in this order: reads; ZREM; PUBLISH;
+-- then the writes, of which none can fail any more.
+--
+-- `own_request`, if it is queued, gets the lease `own_ms` and no message. Permits that stay taken come back
+-- by time, and nobody releases them. So the client of a request is told to ask for that time when its request
+-- becomes the first. `is_new` says that this may be so, or that more permits stay taken.
+--
+-- Returns whether a bound was reached, whether the ACL refused a push, and the own deadline and fence.
+local function hand_over(queue_key, channel_prefix, is_new, own_request, own_ms)
+  local pubsub_mode = string.sub(channel_prefix, PUBSUB_MODE, PUBSUB_MODE)
+  local sharded = pubsub_mode == SHARDED or pubsub_mode == MIGRATING
+  local channel = string.sub(channel_prefix, PREFIX)
+  local reachable, gone, removed, more, denied, own = {}, {}, 0, YES, NO, nil
+  local stays, bounded, refused, chunk = nil, false, false, 1
+
+  local function is_reachable(waiter)
+    local alive_until = redis.pcall('ZSCORE', clients_key, waiter)
+    if type(alive_until) ~= 'string' or alive_until <= now then
+      return false
+    end
+    -- Where the number of subscribers cannot be asked for, the presence record alone decides.
+    return pubsub_mode ~= PLAIN and pubsub_mode ~= SHARDED
+      or redis.pcall('PUBSUB', sharded and 'SHARDNUMSUB' or 'NUMSUB', channel .. waiter)[2] ~= 0
+  end
+
+  local function publish(waiter, message)
+    return type(redis.pcall(sharded and 'SPUBLISH' or 'PUBLISH', channel .. waiter, message)) == 'number'
+  end
+
+  repeat
+    local told, grants = {}, {}
+    while more == YES and not bounded do
+      local heads = queued > 0 and redis.call('ZRANGE', queue_key, '0', string.format('%d', chunk - 1)) or {}
+      local passed = {}
+      more, stays = #heads == chunk and YES or NO, nil
+      for _, head in ipairs(heads) do
+        local waiter, weight = string.sub(head, CLIENT, CLIENT_END), string.sub(head, WEIGHT, WEIGHT_END)
+        local capacity, is_own = string.sub(head, CAPACITY, CAPACITY_END), head == own_request
+        local free = capacity - used
+        if free > 0 and not is_own and reachable[waiter] == nil then
+          reachable[waiter] = is_reachable(waiter)
+        end
+        if free <= 0 or weight - free > 0 and (is_own or reachable[waiter]) then
+          more, stays = NO, head
+          break
+        elseif removed == BOUND then
+          more, bounded = YES, true
+          break
+        end
+        if is_own then
+          local deadline, its_fence = take(weight, own_ms)
+          add(head, deadline, own_ms, NO, its_fence, weight)
+          own = deadline .. ' ' .. its_fence
+        elseif reachable[waiter] then
+          local ms, its = string.sub(head, CLAIM_MS, CLAIM_MS_END), grants[waiter]
+          local deadline, its_fence = take(weight, ms)
+          if not its then
+            its = {words = {PUSH_VERSION}}
+            told[#told + 1], grants[waiter] = waiter, its
+          end
+          its.words[#its.words + 1] = its_fence .. ' ' .. deadline .. ' ' .. head
+          its[#its + 1] = {head, deadline, ms, YES, its_fence, weight}
+        else
+          gone[waiter] = true
+        end
+        passed[#passed + 1], removed = head, removed + 1
+        chunk = math.max(1, math.min(CHUNK, capacity - used, BOUND - removed))
+      end
+      if passed[1] then
+        redis.call('ZREM', queue_key, unpack(passed))
+        queued = queued - #passed
+      end
+    end
+    refused = false
+    for _, waiter in ipairs(told) do
+      local is_told = publish(waiter, table.concat(grants[waiter].words, ' '))
+      if not is_told then
+        reachable[waiter], gone[waiter], refused, changed, denied, more = false, true, true, true, YES, YES
+      end
+      for _, hold in ipairs(grants[waiter]) do
+        if is_told then
+          add(unpack(hold))
+        else
+          -- Its permits are free again. Its fence is not given out again.
+          used = used - hold[#hold]
+        end
+      end
+    end
+  until not refused
+  for waiter in pairs(gone) do
+    redis.pcall('ZREM', clients_key, waiter)
+  end
+  write()
+  if more == NO and stays and stays ~= own_request and kept_until > now and (is_new or removed > 0)
+    and not publish(string.sub(stays, CLIENT, CLIENT_END), KEPT_PUSH) then
+    denied = YES
+  end
+  return more == YES and YES or unsettled, denied, own
+end

@@ -1,0 +1,139 @@
+-- The holds of permits, and when they are over.
+--
+-- The sorted set of timers has a time for each hold, before which the hold is not over. A renewal writes the
+-- hash alone, so a timer may be early, but never late. The first script that finds it due corrects it. The
+-- hash is the truth: if the timers are gone, or the clock was set back, they are made again.
+--
+-- While a cluster's slot moves, the server of its keys refuses to read or write a key that is not there, also
+-- one that the script itself has emptied. It ends the script there. So nothing asks for a queue that is empty
+-- by now, and the timers of holds that are over go last of all.
+
+-- A script looks at so many timers at most.
+local LOOKS = 1000
+
+local lock_key, clients_key, timers_key, client
+local used, fence, kept_until = 0, '', FREE
+-- The number of requests in the queue.
+local queued = 0
+-- Whether the header must be written, and whether so many holds were over that some are left. The earliest
+-- deadline of a hold, or a time before it.
+local changed, unsettled, earliest = false, NO, FREE
+-- What `write` writes besides the header, the requests whose timers it removes, and the longest lease.
+local fields, timers, ended, longest_ms = {}, {}, {}, 0
+
+-- Adds a hold to those that `write` writes.
+local function add(request, deadline, ms, pushed, its_fence, weight)
+  fields[#fields + 1] = HOLD_FIELD .. request
+  fields[#fields + 1] = deadline .. ' ' .. ms .. ' ' .. pushed .. ' ' .. its_fence .. ' ' .. weight
+  timers[#timers + 1], timers[#timers + 2] = deadline, request
+  ended[request] = nil
+  longest_ms, changed = math.max(longest_ms, ms), true
+end
+
+local function write()
+  if not changed then
+    return
+  end
+  fields[#fields + 1] = 'permits'
+  fields[#fields + 1] = now .. ' ' .. string.format('%05d', used) .. ' ' .. fence .. ' ' .. kept_until
+  redis.call('HSET', lock_key, unpack(fields))
+  extend_ttl(lock_key, longest_ms)
+  if timers[1] then
+    redis.call('ZADD', timers_key, unpack(timers))
+    extend_ttl(timers_key, longest_ms)
+  end
+  local over = {}
+  for request in pairs(ended) do
+    over[#over + 1] = request
+  end
+  if over[1] then
+    redis.call('ZREM', timers_key, unpack(over))
+  end
+  fields, timers, ended, longest_ms, changed = {}, {}, {}, 0, false
+end
+
+local function drop(request, hold)
+  redis.call('HDEL', lock_key, HOLD_FIELD .. request)
+  ended[request] = true
+  used, changed = used - string.sub(hold, HOLD_WEIGHT), true
+end
+
+-- Makes the timers again, and clamps each deadline beyond now + its lease: the clock was set back.
+local function rebuild()
+  redis.call('DEL', timers_key)
+  used, changed = 0, true
+  local all = redis.call('HGETALL', lock_key)
+  for i = 1, #all, 2 do
+    local field, hold = all[i], all[i + 1]
+    if string.sub(field, KIND, KIND_END) == HOLD_FIELD then
+      local deadline = string.sub(hold, UNTIL, UNTIL_END)
+      local latest = string.format('%d', now + string.sub(hold, LEASE, LEASE_END))
+      if deadline > latest then
+        deadline = latest
+        redis.call('HSET', lock_key, field, latest .. string.sub(hold, UNTIL_END + 1))
+      end
+      redis.call('ZADD', timers_key, deadline, string.sub(field, HOLDER))
+      used, longest_ms = used + string.sub(hold, HOLD_WEIGHT), math.max(longest_ms, deadline - now)
+    end
+  end
+  extend_ttl(timers_key, redis.call('PTTL', lock_key))
+end
+
+-- Drops the holds that are over, in the order of their ends. With `exact`, it also corrects the first timer
+-- that is left. A client that did not claim a grant is dead or asleep, and loses its presence record, unless
+-- it calls.
+local function settle(exact)
+  -- The timers of the holds that it drops are still there, before all others.
+  local dropped, index = 0, '0'
+  for _ = 1, LOOKS do
+    local first = redis.call('ZRANGE', timers_key, index, index, 'WITHSCORES')
+    local holder, due = first[1], first[2]
+    earliest = due or FREE
+    if not due or due > now and not exact then
+      return
+    end
+    local hold = redis.call('HGET', lock_key, HOLD_FIELD .. holder)
+    local deadline = hold and string.sub(hold, UNTIL, UNTIL_END)
+    if not hold then
+      redis.call('ZREM', timers_key, holder)
+    elseif deadline ~= due then
+      -- HDEL comes first: an out-of-memory server lets it pass, and then whatever follows.
+      redis.call('HDEL', lock_key, '')
+      redis.call('ZADD', timers_key, deadline, holder)
+    elseif due > now then
+      return
+    elseif dropped == BOUND then
+      break
+    else
+      drop(holder, hold)
+      dropped = dropped + 1
+      index = string.format('%d', dropped)
+      local its_client = string.sub(holder, CLIENT, CLIENT_END)
+      if clients_key and string.sub(hold, PUSHED, PUSHED) == YES and its_client ~= client then
+        redis.pcall('ZREM', clients_key, its_client)
+      end
+    end
+  end
+  unsettled = YES
+end
+
+-- Reads the header, and settles what is over; `write` is up to the caller. Without the key of the clients, no
+-- client loses its presence record. Returns false for a newer format. A queue or timers of another type are
+-- an error here, before all writes.
+local function open(its_lock_key, queue_key, its_clients_key, its_timers_key, request)
+  lock_key, clients_key, timers_key = its_lock_key, its_clients_key, its_timers_key
+  client = string.sub(request, CLIENT, CLIENT_END)
+  local header, timed = redis.call('HGET', lock_key, 'permits') or '', redis.call('ZCARD', timers_key)
+  queued = redis.call('ZCARD', queue_key)
+  if header ~= '' and header < NEWER then
+    used, fence = string.sub(header, USED, USED_END) + 0, string.sub(header, LAST_FENCE, LAST_FENCE_END)
+    kept_until = string.sub(header, KEPT_UNTIL)
+  end
+  if used > 0 then
+    if timed == 0 or now < string.sub(header, SEEN, SEEN_END) then
+      rebuild()
+    end
+    settle()
+  end
+  return header < NEWER
+end

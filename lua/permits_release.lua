@@ -1,0 +1,62 @@
+-- permits_release: release (release.lua) for a semaphore or a read/write lock, with the same arguments. It
+-- can also take some of the permits of a hold, which goes on with the rest.
+--
+-- Returns `status request now deadline denied incomplete`, with a `deadline` of 0. The status is NEWER_FORMAT
+-- or one of these:
+local RELEASED, TAKEN = '1', '4'  -- TAKEN: there is no such hold, because it ran out, or was released already
+--
+-- Writes the permits; the queue and the clients as it hands over.
+-- Publishes to requests in the queue for which there are permits.
+
+-- KEYS[1], KEYS[2], KEYS[3], KEYS[4]: as in permits_acquire.lua
+local lock_key, queue_key, clients_key, timers_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+-- ARGV[1]  string: the request
+-- ARGV[2]  'grant', 'keep' or 'force', as in release.lua, or 'shrink'
+-- ARGV[3], ARGV[4]: as there. No two holds have the same fence
+-- ARGV[5], ARGV[6]: as there, and of no use here: there is no floor, and a hold serves one turn
+-- ARGV[7]  'keep': as there. 'shrink': of 5 digits: how many permits the hold goes on with
+-- ARGV[8]  'keep': as there
+local request, what, its_fence, channel_prefix = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local _, _, extra, latest = ARGV[5], ARGV[6], ARGV[7], ARGV[8]
+
+if not open(lock_key, queue_key, clients_key, timers_key, request) then
+  return NEWER_FORMAT .. ' ' .. request .. ' ' .. now .. ' 0'
+end
+local holder = request
+if what == 'force' then
+  -- Only people name a hold by its fence alone.
+  local all = redis.call('HGETALL', lock_key)
+  for i = 1, #all, 2 do
+    if string.sub(all[i], KIND, KIND_END) == HOLD_FIELD
+      and string.sub(all[i + 1], HOLD_FENCE, HOLD_FENCE_END) == its_fence then
+      holder = string.sub(all[i], HOLDER)
+    end
+  end
+end
+-- No call names the request that keeps permits taken.
+local keeper = string.sub(holder, CLIENT, CLAIM_MS_END) .. KEPT .. string.sub(holder, WEIGHT)
+local hold = redis.call('HGET', lock_key, HOLD_FIELD .. holder) or ''
+local keeping = what == 'keep' and redis.call('HGET', lock_key, HOLD_FIELD .. keeper) or ''
+local weight, status, keeps = string.sub(hold, HOLD_WEIGHT), RELEASED, false
+if string.sub(hold, HOLD_FENCE, HOLD_FENCE_END) ~= its_fence then
+  status = string.sub(keeping, HOLD_FENCE, HOLD_FENCE_END) == its_fence and RELEASED or TAKEN
+elseif what ~= 'shrink' then
+  drop(holder, hold)
+  local ms = what == 'keep' and math.min(extra, latest - now) or 0
+  keeps = ms > 0
+  if keeps then
+    if keeping ~= '' then
+      drop(keeper, keeping)
+    end
+    local deadline = string.format('%d', now + ms)
+    add(keeper, deadline, string.format('%010d', ms), NO, its_fence, weight)
+    used, kept_until = used + weight, deadline > kept_until and deadline or kept_until
+  end
+elseif extra < weight then
+  -- HDEL comes first: an out-of-memory server lets it pass, and then whatever follows.
+  redis.call('HDEL', lock_key, HOLD_FIELD .. holder)
+  redis.call('HSET', lock_key, HOLD_FIELD .. holder, string.sub(hold, UNTIL, HOLD_FENCE_END) .. ' ' .. extra)
+  used, changed = used - weight + extra, true
+end
+local more, denied = hand_over(queue_key, channel_prefix, keeps)
+return status .. ' ' .. request .. ' ' .. now .. ' 0 ' .. denied .. ' ' .. more

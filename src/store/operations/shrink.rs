@@ -1,0 +1,74 @@
+//! Gives back some of the permits of a hold.
+
+use std::sync::Arc;
+
+use super::release::Released;
+use super::{CallKind, Operation, ReleaseOutcome, permits};
+use crate::fence::Fence;
+use crate::store::ids::RequestId;
+use crate::store::interface::Priority;
+use crate::store::keys::Keys;
+use crate::store::memory::lock::Run;
+use crate::store::memory::rules::Rules;
+use crate::store::script::{Declared, PubSubMode, RELEASES, ReplyError, ReplyReader, ScriptCall};
+use crate::time::server_time::ServerTime;
+
+/// The hold with this fence goes on with `permits`, if it has more. Its deadline and its fence stay. The
+/// reply is that of a release.
+#[derive(Clone, Debug)]
+pub(crate) struct Shrink {
+    pub(crate) keys: Arc<Keys>,
+    pub(crate) request: RequestId,
+    pub(crate) fence: Fence,
+    pub(crate) permits: u32,
+}
+
+impl Operation for Shrink {
+    type Reply = Released;
+    const KIND: CallKind = CallKind::Release;
+
+    fn key(&self) -> &str {
+        &self.keys.lock
+    }
+
+    fn priority(&self) -> Priority {
+        Priority::End
+    }
+
+    fn hands_over(&self) -> bool {
+        true
+    }
+
+    fn script_call(&self, mode: PubSubMode, declared: Declared) -> ScriptCall {
+        ScriptCall::of_lock(&RELEASES, &self.keys, declared)
+            .with(&self.request)
+            .with("shrink")
+            .with(self.fence)
+            .with_address(mode, &self.keys)
+            .with("")
+            .with("")
+            .with(format_args!("{:05}", self.permits))
+    }
+
+    fn read(&self, reply: &str) -> Result<(ServerTime, Released), ReplyError> {
+        let mut words = ReplyReader::of(reply, self.request.as_str())?;
+        let outcome = match words.status {
+            1 => ReleaseOutcome::Released,
+            4 => ReleaseOutcome::Taken,
+            _ => return Err(words.malformed()),
+        };
+        let (denied, more) = (words.flag()?, words.flag()?);
+        Ok((
+            words.now,
+            Released {
+                outcome,
+                denied,
+                more,
+            },
+        ))
+    }
+
+    fn by_rules(&self, rules: &mut Rules, run: Run<'_>) -> Released {
+        permits::shrink(self, rules, run)
+    }
+}

@@ -1,0 +1,179 @@
+//! Configurations of semaphores and read/write locks.
+
+use crate::single::configuration::{Budget, Configuration};
+use crate::single::rules::{Rule, Rules};
+use crate::single::state::Permits;
+
+impl Configuration {
+    /// One client has two readers, and another one a writer.
+    const fn of_permits(name: &'static str, budget: Budget) -> Configuration {
+        Configuration {
+            name,
+            callers: &[2, 1],
+            permits: &[READER, READER, WRITER],
+            spares: 1,
+            budget,
+            // A reply to a request for permits tells of no other grant.
+            rules: Rules::ALL.without(Rule::TellOwnGrant),
+        }
+    }
+
+    const fn for_callers(self, callers: &'static [usize], permits: &'static [Permits]) -> Configuration {
+        Configuration {
+            callers,
+            permits,
+            ..self
+        }
+    }
+
+    /// One client has a reader and a writer, and another one a reader.
+    const fn with_mixed_client(self) -> Configuration {
+        self.for_callers(&[2, 1], &[READER, WRITER, READER])
+    }
+}
+
+const fn permits(weight: u8, capacity: u8) -> Permits {
+    Permits { weight, capacity }
+}
+
+const READER: Permits = permits(1, 2);
+const WRITER: Permits = permits(2, 2);
+const NOTHING: Budget = Budget::NOTHING;
+
+pub const CALM: Configuration = Configuration::of_permits("nothing goes wrong", NOTHING);
+pub const CRASH: Configuration = Configuration::of_permits(
+    "a crash",
+    Budget {
+        crashes: 1,
+        ..NOTHING
+    },
+);
+pub const TIMERS: Configuration = Configuration::of_permits(
+    "an early timer, lost timers, a crash",
+    Budget {
+        early_timers: 1,
+        lost_timers: 1,
+        crashes: 1,
+        ..NOTHING
+    },
+);
+const DISCONNECT: Configuration = Configuration::of_permits(
+    "a lost connection",
+    Budget {
+        disconnects: 1,
+        ..NOTHING
+    },
+);
+
+/// Configurations that are explored completely in little time. They run with the tests.
+pub const SMALL: [Configuration; 14] = [
+    CALM,
+    CRASH,
+    CRASH.with_mixed_client(),
+    TIMERS,
+    DISCONNECT,
+    Configuration::of_permits(
+        "a cancelled wait",
+        Budget {
+            cancels: 1,
+            ..NOTHING
+        },
+    ),
+    Configuration::of_permits(
+        "a lost subscription",
+        Budget {
+            lost_subscriptions: 1,
+            ..NOTHING
+        },
+    ),
+    Configuration::of_permits(
+        "a subscription at a replica",
+        Budget {
+            replica_subscriptions: 1,
+            ..NOTHING
+        },
+    ),
+    Configuration::of_permits(
+        "a lost push",
+        Budget {
+            lost_pushes: 1,
+            ..NOTHING
+        },
+    ),
+    Configuration::of_permits(
+        "a late grant",
+        Budget {
+            slowness: 1,
+            ..NOTHING
+        },
+    ),
+    Configuration::of_permits(
+        "an expired presence record",
+        Budget {
+            expired_records: 1,
+            ..NOTHING
+        },
+    ),
+    Configuration::of_permits(
+        "a late grant, an early timer, lost timers",
+        Budget {
+            slowness: 1,
+            early_timers: 1,
+            lost_timers: 1,
+            ..NOTHING
+        },
+    )
+    .for_callers(&[1, 1], &[READER, WRITER]),
+    Configuration::of_permits(
+        "capacities that differ, a crash",
+        Budget {
+            crashes: 1,
+            ..NOTHING
+        },
+    )
+    .for_callers(&[1, 1, 1], &[permits(1, 2), permits(1, 3), permits(2, 3)]),
+    Configuration {
+        rules: CALM.rules.without(Rule::Timer),
+        ..Configuration::of_permits("nothing goes wrong, no timers", NOTHING)
+    },
+];
+
+/// Two faults that meet, or more callers. They are explored as far as time allows.
+pub const LARGE: [Configuration; 7] = [
+    DISCONNECT.with_mixed_client(),
+    CRASH.for_callers(&[1, 1, 1], &[READER, WRITER, READER]),
+    CRASH.for_callers(&[2, 2], &[READER, WRITER, READER, WRITER]),
+    Configuration::of_permits(
+        "two crashes, lost timers",
+        Budget {
+            crashes: 2,
+            lost_timers: 1,
+            ..NOTHING
+        },
+    )
+    .for_callers(&[1, 1, 1], &[READER, WRITER, READER]),
+    Configuration::of_permits(
+        "a cancelled wait, a lost connection",
+        Budget {
+            cancels: 1,
+            disconnects: 1,
+            ..NOTHING
+        },
+    ),
+    Configuration::of_permits(
+        "a lost connection, lost timers",
+        Budget {
+            disconnects: 1,
+            lost_timers: 1,
+            ..NOTHING
+        },
+    ),
+    Configuration::of_permits(
+        "a crash, a late grant",
+        Budget {
+            crashes: 1,
+            slowness: 1,
+            ..NOTHING
+        },
+    ),
+];

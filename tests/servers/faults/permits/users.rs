@@ -1,0 +1,212 @@
+//! Processes that use permits at random, and some of which are killed.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use fairlock::{Error, LockManager};
+use fairlock_testkit::{History, Hold, Process, Server, eventually, role};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use super::{IN_TIME, READ_WRITE, SEMAPHORE, nothing_left};
+use crate::faults::scene::{NAME, SECOND, connect, settings};
+
+/// The permits of the semaphore, and of the read/write lock: enough for more readers than there are.
+const CAPACITIES: [i64; 2] = [5, 1000];
+/// The processes of the other tests keep those of this one from running for a while.
+const LEASE: Duration = Duration::from_secs(5);
+
+fn histories(dir: &Path) -> [History; 2] {
+    ["semaphore", "rw"].map(|name| History::in_file(dir.join(format!("history-{name}"))))
+}
+
+#[tokio::test]
+#[ignore = "a role for other tests, run in its own process"]
+async fn part_of_many() {
+    let Some(mut role) = role() else { return };
+    let locks = settings().lease(LEASE).claim_window(LEASE);
+    let locks = locks.connect(&role.arg("url")).await.unwrap();
+    let stopped = Arc::new(AtomicBool::new(false));
+    let mut tasks = JoinSet::new();
+    for task in 0..8 {
+        let rng = SmallRng::seed_from_u64(role.number("seed") << 8 | task);
+        let histories = histories(role.arg("dir").as_ref());
+        tasks.spawn(use_again_and_again(
+            locks.clone(),
+            histories,
+            rng,
+            Arc::clone(&stopped),
+        ));
+    }
+    assert_eq!(role.heard().await, "stop");
+    stopped.store(true, Ordering::Relaxed);
+    let uses: u64 = tasks.join_all().await.into_iter().sum();
+    role.say(&uses.to_string());
+}
+
+/// Uses the semaphore and the read/write lock, in all ways. Returns how often it had one of them. Each waiter
+/// is named by its permits, and by how it came to them.
+async fn use_again_and_again(
+    locks: LockManager,
+    histories: [History; 2],
+    mut rng: SmallRng,
+    stopped: Arc<AtomicBool>,
+) -> u64 {
+    let mut uses = 0;
+    while !stopped.load(Ordering::Relaxed) {
+        let (history, weight, lock) = match rng.random_range(0..8) {
+            0 => (&histories[1], CAPACITIES[1], locks.rw_lock(NAME).write()),
+            1..=3 => (&histories[1], 1, locks.rw_lock(NAME).read()),
+            _ => {
+                let weight = rng.random_range(1..=4_u32);
+                let semaphore = locks.semaphore(NAME, 5).permits(weight);
+                (&histories[0], i64::from(weight), semaphore)
+            }
+        };
+        let patience = Duration::from_millis(rng.random_range(1..100));
+        let way = rng.random_range(0..6);
+        let entry = history.asks(format!("{weight} {}", if way < 3 { "tries" } else { "waits" }));
+        let guard = match way {
+            0 => lock.try_acquire().await,
+            1 => lock.acquire_timeout(patience).await,
+            2 => match tokio::time::timeout(patience, lock.acquire()).await {
+                Ok(guard) => guard,
+                Err(_) => continue,
+            },
+            _ => lock.acquire().await,
+        };
+        match guard {
+            Ok(guard) => {
+                entry.granted(guard.fence().get());
+                sleep(Duration::from_millis(rng.random_range(0..20))).await;
+                guard.check().expect("a lease that is renewed");
+                entry.released();
+                if weight == CAPACITIES[1] && rng.random() {
+                    let reads = history.asks("1 downgraded");
+                    guard.downgrade().await.expect("a reader");
+                    reads.granted(guard.fence().get());
+                    sleep(Duration::from_millis(rng.random_range(0..20))).await;
+                    reads.released();
+                }
+                if rng.random() {
+                    guard.release().await.expect("a release");
+                }
+                uses += 1;
+            }
+            // A bound can be too short for a first answer.
+            Err(Error::Busy { .. } | Error::Timeout { .. } | Error::Unavailable(_)) => {}
+            Err(error) => panic!("{error}"),
+        }
+        sleep(Duration::from_millis(rng.random_range(5..60))).await;
+    }
+    uses
+}
+
+/// Checks, by what the holders themselves saw, that no more permits were in use than there are.
+fn assert_capacity(history: &History, capacity: i64) {
+    let mut changes = Vec::new();
+    for hold in history.grants() {
+        let weight = hold.waiter.split(' ').next().unwrap().parse::<i64>().unwrap();
+        changes.push((hold.granted_ns.unwrap(), weight));
+        changes.extend(hold.released_ns.map(|released| (released, -weight)));
+    }
+    // At the same time, releases come first.
+    changes.sort_unstable();
+    let mut used = 0;
+    for (at, change) in changes {
+        used += change;
+        assert!(used <= capacity, "{used} of {capacity} in use at {at}");
+    }
+}
+
+/// Checks that each grant has a fence of its own, larger than those of all holders from before it asked.
+fn assert_fences(history: &History) {
+    let mut grants = history.grants();
+    // It goes on under the fence of the writer.
+    grants.retain(|hold| !hold.waiter.ends_with("downgraded"));
+    let mut fences: Vec<_> = grants.iter().map(|hold| hold.fence).collect();
+    fences.sort_unstable();
+    fences.dedup();
+    assert_eq!(fences.len(), grants.len(), "a fence was given out twice");
+    let mut asked = grants.clone();
+    asked.sort_by_key(|hold| hold.asked_ns);
+    let (mut began, mut largest) = (grants.iter().peekable(), None);
+    for hold in asked {
+        while let Some(before) = began.next_if(|before| before.granted_ns < Some(hold.asked_ns)) {
+            largest = largest.max(before.fence);
+        }
+        assert!(largest < hold.fence, "after the fence {largest:?}: {hold:?}");
+    }
+}
+
+/// How many waiters were granted permits before others that had asked more than 100 ms earlier.
+fn overtakers(history: &History) -> (usize, usize) {
+    let mut waits = history.grants();
+    waits.retain(|hold| hold.waiter.ends_with("waits"));
+    waits.sort_by_key(|hold| hold.asked_ns);
+    let (mut earlier, mut largest) = (waits.iter().peekable(), None);
+    let has_overtaken = |hold: &&Hold| {
+        let is_earlier = |before: &&Hold| before.asked_ns + 100_000_000 < hold.asked_ns;
+        while let Some(before) = earlier.next_if(is_earlier) {
+            largest = largest.max(before.fence);
+        }
+        largest > hold.fence
+    };
+    let overtakers = waits.iter().filter(has_overtaken).count();
+    (overtakers, waits.len())
+}
+
+/// Race: A process dies with some of the permits of a semaphore, or as a reader or a writer.
+#[tokio::test]
+async fn random_users_of_four_processes_of_which_two_are_killed_break_no_promise() {
+    let server = Server::start().await;
+    let (url, dir) = (server.url(), server.dir().display().to_string());
+    let mut parts: Vec<_> = (0..4)
+        .map(|seed| {
+            let args = [("url", &*url), ("dir", &*dir), ("seed", &seed.to_string())];
+            Process::spawn("faults::permits::users::part_of_many", &args)
+        })
+        .collect();
+    let histories = histories(server.dir());
+    let go_on = async || {
+        let counts = || histories.each_ref().map(|history| history.grants().len());
+        let before = counts();
+        let more = || counts().iter().zip(before).all(|(now, then)| *now >= then + 80);
+        eventually("both are used", 60 * SECOND, async || {
+            sleep(SECOND / 10).await;
+            more()
+        })
+        .await;
+    };
+    for _ in 0..2 {
+        go_on().await;
+        let mut killed = parts.pop().unwrap();
+        killed.kill();
+        histories.iter().for_each(|history| history.died(killed.pid()));
+    }
+    go_on().await;
+    for part in &mut parts {
+        part.tell("stop");
+        let uses: u64 = part.line().await.parse().unwrap();
+        assert!(uses > 0, "a process had nothing");
+    }
+    for (history, capacity) in histories.iter().zip(CAPACITIES) {
+        assert_capacity(history, capacity);
+        assert_fences(history);
+        // A process can be kept from sending what it has just logged.
+        let (overtakers, waits) = overtakers(history);
+        assert!(overtakers * 10 <= waits, "{overtakers} of {waits}");
+    }
+    let locks = connect(&url).await;
+    for lock in [locks.semaphore(NAME, 5).permits(5), locks.rw_lock(NAME).write()] {
+        let all = lock.acquire_timeout(IN_TIME).await.unwrap();
+        all.release().await.unwrap();
+    }
+    for of in [SEMAPHORE, READ_WRITE] {
+        nothing_left(&server, of).await;
+    }
+}
