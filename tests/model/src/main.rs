@@ -34,8 +34,9 @@ fn main() -> ExitCode {
     let mut failures = 0;
 
     println!("ONE SERVER");
-    let configurations = [&single::configuration::SMALL[..], &single::configuration::LARGE].concat();
-    failures += report::explore(&configurations, steps, after(40));
+    let of_locks = [&single::configuration::SMALL[..], &single::configuration::LARGE].concat();
+    let of_permits = [&single::permits::SMALL[..], &single::permits::LARGE].concat();
+    failures += report::explore(&[of_locks, of_permits].concat(), steps, after(45));
     let examples = single::counterexamples::COUNTEREXAMPLES.iter().map(|example| {
         let rules: Vec<_> = example.without.iter().map(ToString::to_string).collect();
         let configuration = example.configuration.without_all(example.without);

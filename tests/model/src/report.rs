@@ -68,7 +68,7 @@ pub(crate) fn walked<C: Configuration>(configuration: &C, seed: u64, walks: &Wal
 
 fn head(what: &str, states: &str, depth: &str) {
     println!(
-        "\n{what:<62} {:<10} {states:>11} {depth:>6} {:>8}  found",
+        "\n{what:<62} {:<13} {states:>11} {depth:>6} {:>8}  found",
         "clients", "seconds"
     );
 }
@@ -79,7 +79,7 @@ fn row<A: Debug>(name: &str, configuration: &impl Configuration, outcome: &Outco
         .as_ref()
         .map_or(outcome.depth, |violation| violation.steps.len());
     println!(
-        "{name:<62} {:<10} {:>11} {depth:>6} {:>8.1}  {found}",
+        "{name:<62} {:<13} {:>11} {depth:>6} {:>8.1}  {found}",
         configuration.size(),
         outcome.states,
         outcome.took.as_secs_f64()

@@ -148,7 +148,7 @@ impl Protocol {
         }
     }
 
-    /// `lua/lib/hand_over.lua`: gives a free lock to the first reachable request in the queue.
+    /// `lua/lib/next_holder.lua`: gives a free lock to the first reachable request in the queue.
     fn hand_over(
         &self,
         state: &mut State,

@@ -161,8 +161,14 @@ impl Protocol {
 
     fn has_turn(&self, state: &mut State, request: RequestId, turn: Turn) {
         state.requests[request].stage = Stage::Holding(turn);
-        state.history.went_back |= turn.fence < state.history.newest_believed;
-        state.history.newest_believed = state.history.newest_believed.max(turn.fence);
+        let history = &mut state.history;
+        if state.requests[request].permits.are_all() {
+            history.went_back |= turn.fence < history.newest_believed;
+            history.newest_of_all_permits = history.newest_of_all_permits.max(turn.fence);
+        } else {
+            history.went_back |= turn.fence < history.newest_of_all_permits;
+        }
+        history.newest_believed = history.newest_believed.max(turn.fence);
     }
 
     /// Whether the hold has a fence for another turn.
@@ -196,6 +202,7 @@ impl Protocol {
         state.requests[request].stage = Stage::Over;
         state.clients[client].calls.push(Call::Withdraw(request));
         if let Some(next) = self.spare(state, client) {
+            state.requests[next].permits = state.requests[request].permits;
             state.requests[next].ticket = state.requests[request].ticket;
             state.requests[next].arrived = state.requests[request].arrived;
             state.requests[next].missed_turn = true;

@@ -1,6 +1,7 @@
 //! The size of a configuration: who calls, and how often which fault may happen.
 
 use crate::single::rules::{Rule, Rules};
+use crate::single::state::Permits;
 
 /// What may happen, and how often at most.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -28,6 +29,11 @@ pub struct Budget {
     pub renewals: u8,
     /// Turns that pass inside a process. Each hold may serve one more than these.
     pub turns: u8,
+    /// Timers that run out before the deadlines of their holds, because renewals have moved these. The
+    /// renewals themselves are not counted.
+    pub early_timers: u8,
+    /// Losses of all timers.
+    pub lost_timers: u8,
 }
 
 impl Budget {
@@ -43,6 +49,8 @@ impl Budget {
         polls: 0,
         renewals: 0,
         turns: 0,
+        early_timers: 0,
+        lost_timers: 0,
     };
 }
 
@@ -51,6 +59,8 @@ pub struct Configuration {
     pub name: &'static str,
     /// For each client, how many acquire calls its users make.
     pub callers: &'static [usize],
+    /// What each of the callers asks for, in the order of the clients. Of a lock this is empty.
+    pub permits: &'static [Permits],
     /// How many more ids each client has, for requests that go on under a new id.
     pub spares: usize,
     pub budget: Budget,
@@ -63,6 +73,7 @@ impl Configuration {
         Configuration {
             name,
             callers: &[2, 1],
+            permits: &[],
             spares: 1,
             budget,
             rules: Rules::ALL,

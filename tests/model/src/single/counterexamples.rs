@@ -4,9 +4,10 @@ use crate::single::configuration::{
     CALM, CANCEL, CRASH, Configuration, DISCONNECT, PROMPT_CALM, PROMPT_DISCONNECT, PROMPT_LOST_SUBSCRIPTION,
     RENEWAL, REPLICA_SUBSCRIPTION, SLOWNESS, TURNS, TWICE_SLOW,
 };
+use crate::single::permits;
 use crate::single::properties::{
-    CLAIM_WINDOW, NEWEST_FENCE, NO_GHOST_HOLDER, NO_LOST_WAKE_UP, NO_OVERTAKING, NOBODY_FORGOTTEN,
-    NOT_LEFT_FREE, ONE_HOLDER,
+    CAPACITY, CLAIM_WINDOW, LARGER_FENCES, NEWEST_FENCE, NO_GHOST_HOLDER, NO_LOST_WAKE_UP, NO_OVERTAKING,
+    NOBODY_FORGOTTEN, NOT_LEFT_FREE, ONE_HOLDER,
 };
 use crate::single::rules::Rule;
 
@@ -39,7 +40,7 @@ const fn example(
 
 const PAIR: &[usize] = &[1, 1];
 
-pub const COUNTEREXAMPLES: [Counterexample; 25] = [
+pub const COUNTEREXAMPLES: [Counterexample; 31] = [
     example(
         &[Rule::NewIdAfterWithdrawal],
         TWICE_SLOW.with_callers(PAIR),
@@ -109,6 +110,12 @@ pub const COUNTEREXAMPLES: [Counterexample; 25] = [
     example(&[Rule::RenewNeverCreates], RENEWAL, NO_GHOST_HOLDER),
     example(&[Rule::ReserveFences], TURNS, NEWEST_FENCE),
     example(&[Rule::TellLastFence], TURNS, NEWEST_FENCE),
+    example(&[Rule::HeadBlocks], permits::CALM, NO_OVERTAKING),
+    example(&[Rule::GrantAllThatFit], permits::CALM, NOT_LEFT_FREE),
+    example(&[Rule::PassOverDeadHead], permits::CRASH, NOT_LEFT_FREE),
+    example(&[Rule::OneFenceEach], permits::CALM, LARGER_FENCES),
+    example(&[Rule::TimersAreEarly], permits::TIMERS, CAPACITY),
+    example(&[Rule::RebuildTimers], permits::TIMERS, NO_LOST_WAKE_UP),
 ];
 
 pub const UNBROKEN: [Unbroken; 7] = [

@@ -3,7 +3,7 @@
 
 use crate::single::protocol::Protocol;
 use crate::single::rules::Rule;
-use crate::single::state::{Answer, Call, ClientId, Reply, RequestId, Stage, State, Ticket};
+use crate::single::state::{Answer, Call, ClientId, Permits, Reply, RequestId, Stage, State};
 
 /// The outcome of a call.
 enum Outcome {
@@ -57,16 +57,25 @@ impl Protocol {
                 Outcome::Renewed
             }
         };
-        self.note_left_free(state);
+        match outcome {
+            Outcome::Acquired(Answer::NotRegistered { .. }) | Outcome::Renewed => {}
+            _ => state.history.left_free |= self.leaves_free(state, call),
+        }
         outcome
     }
 
-    fn note_left_free(&self, state: &mut State) {
-        let reachable = |&(_, request): &(Ticket, RequestId)| {
-            let presence = state.server.presence[self.client_of(request)];
-            presence.record && presence.subscriber
-        };
-        state.history.left_free |= state.server.hold.is_none() && state.server.queue.iter().any(reachable);
+    /// Whether this call ends with enough permits free for the first reachable request. One that asks by this
+    /// call counts as reachable. No script looks beyond a request by whose capacity no permit is free.
+    fn leaves_free(&self, state: &State, call: &Call) -> bool {
+        let asks = |request| matches!(call, Call::Acquire(acquire) if acquire.request == request);
+        for &(_, request) in &state.server.queue {
+            let Permits { weight, capacity } = state.requests[request].permits;
+            let free = capacity.saturating_sub(state.server.used);
+            if free == 0 || asks(request) || self.is_reachable(state, request) {
+                return weight <= free;
+            }
+        }
+        false
     }
 
     /// The command connection is replaced, and unanswered calls are sent again. The subscriber connection is
@@ -132,10 +141,15 @@ impl Protocol {
         state.clients[client].pushes.clear();
     }
 
-    /// The deadline of the hold passes on the server. Its holder has stopped believing before that, because
+    /// The deadline of a hold passes on the server. Its holder has stopped believing before that, because
     /// its own deadline is never later. A client that reads the grant from now on can tell that it is over.
-    pub fn expire(&self, state: &mut State) {
-        if let Some(hold) = &mut state.server.hold {
+    pub fn expire(&self, state: &mut State, request: RequestId) {
+        for hold in state
+            .server
+            .holds
+            .iter_mut()
+            .filter(|hold| hold.request == request)
+        {
             hold.over = true;
             state.requests[hold.request].missed_turn |= state.requests[hold.request].stage == Stage::Waiting;
             let unread_grants = state.clients[self.client_of(hold.request)].unread_grants();

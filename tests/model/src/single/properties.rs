@@ -7,29 +7,53 @@
 use stateright::Property;
 
 use crate::single::protocol::Protocol;
-use crate::single::state::{Stage, State};
+use crate::single::state::{Fence, Permits, Server, Stage, State};
 
-pub const ONE_HOLDER: &str = "nobody believes itself the holder beside another";
+pub const ONE_HOLDER: &str = "nobody believes itself the only holder beside another";
+pub const CAPACITY: &str = "no more permits are in use, or believed to be, than the last grant allows";
+pub const PERMITS_COUNTED: &str = "the permits in use are those of the holds";
+pub const LARGER_FENCES: &str = "each grant has a larger fence than those before it";
 pub const NEWEST_FENCE: &str = "nobody believes in an older fence than an earlier holder";
 pub const NO_LOST_WAKE_UP: &str = "nobody waits in a state at rest";
 pub const NOBODY_FORGOTTEN: &str = "waiting requests are queued or will be told";
 pub const NO_GHOST_HOLDER: &str = "a quiet lock is not held for a live client that does not know it";
 pub const NO_GHOST_ENTRY: &str = "nobody is queued without waiting";
 pub const NO_OVERTAKING: &str = "nobody in the queue is overtaken";
-pub const NOT_LEFT_FREE: &str = "no script leaves the lock free with a reachable request queued";
+pub const NOT_LEFT_FREE: &str =
+    "no script leaves free what the first reachable request in the queue waits for";
 pub const CLAIM_WINDOW: &str = "an unread push delays nobody for a whole lease";
+
+/// What must hold of permits too, beside that of a lock.
+pub fn of_permits() -> [Property<Protocol>; 3] {
+    [
+        Property::always(CAPACITY, |_, state: &State| {
+            let holds = state.server.holds.iter();
+            let granted = holds.map(|hold| (hold.fence, state.requests[hold.request].permits));
+            are_allowed(granted) && are_allowed(state.believers())
+        }),
+        Property::always(PERMITS_COUNTED, |_, state: &State| {
+            let Server { holds, used, .. } = &state.server;
+            *used == holds.iter().map(|hold| hold.weight).sum::<u8>()
+        }),
+        Property::always(LARGER_FENCES, |_, state: &State| {
+            state
+                .server
+                .holds
+                .is_sorted_by(|former, next| former.fence < next.fence)
+        }),
+    ]
+}
 
 pub fn all() -> Vec<Property<Protocol>> {
     vec![
         Property::always(ONE_HOLDER, |_, state: &State| {
-            let believers = state.requests.iter().filter(|request| request.stage.believes());
-            believers.count() <= 1
+            state.believers().count() <= 1 || !state.believers().any(|(_, permits)| permits.are_all())
         }),
         Property::always(NEWEST_FENCE, |_, state: &State| !state.history.went_back),
         Property::always(NO_OVERTAKING, |_, state: &State| !state.history.overtaken),
         Property::always(NOT_LEFT_FREE, |_, state: &State| !state.history.left_free),
         Property::always(NO_LOST_WAKE_UP, |model: &Protocol, state: &State| {
-            !somebody_waits(state) || !is_quiet(model, state) || model.expires_unprovoked(state)
+            !somebody_waits(state) || !is_quiet(model, state) || somebody_expires(model, state)
         }),
         Property::always(NOBODY_FORGOTTEN, no_client_is_forgotten),
         Property::always(NO_GHOST_HOLDER, |model: &Protocol, state: &State| {
@@ -37,7 +61,7 @@ pub fn all() -> Vec<Property<Protocol>> {
             let ghost = state
                 .server
                 .held()
-                .is_some_and(|hold| alive(hold.request) && !state.requests[hold.request].stage.believes());
+                .any(|hold| alive(hold.request) && !state.requests[hold.request].stage.believes());
             !ghost || !is_quiet(model, state)
         }),
         Property::always(NO_GHOST_ENTRY, |model: &Protocol, state: &State| {
@@ -51,10 +75,24 @@ pub fn all() -> Vec<Property<Protocol>> {
             let is_unread = state
                 .server
                 .held()
-                .is_some_and(|hold| hold.pushed && !state.requests[hold.request].stage.believes());
+                .any(|hold| hold.pushed && !state.requests[hold.request].stage.believes());
             !is_unread || !somebody_waits(state) || !is_quiet(model, state)
         }),
     ]
+}
+
+/// At the last of these grants no more permits were in use than its caller allows. Others may have come back
+/// since.
+fn are_allowed(grants: impl Iterator<Item = (Fence, Permits)> + Clone) -> bool {
+    let used: u8 = grants.clone().map(|(_, permits)| permits.weight).sum();
+    let last = grants.max_by_key(|&(fence, _)| fence);
+    last.is_none_or(|(_, permits)| used <= permits.capacity)
+}
+
+/// Some lease ends though nothing goes wrong.
+fn somebody_expires(model: &Protocol, state: &State) -> bool {
+    let mut holds = state.server.held();
+    holds.any(|hold| model.expires_unprovoked(state, hold.request))
 }
 
 fn somebody_waits(state: &State) -> bool {

@@ -7,7 +7,9 @@ use stateright::{Model, Property};
 use crate::single::configuration::Configuration;
 use crate::single::properties;
 use crate::single::rules::Rule;
-use crate::single::state::{Client, ClientId, Presence, Request, RequestId, Server, Stage, State, Ticket};
+use crate::single::state::{
+    Client, ClientId, Hold, Presence, Request, RequestId, Server, Stage, State, Ticket, Timer,
+};
 
 /// A configuration of the protocol that can be explored.
 #[derive(Clone, Debug)]
@@ -42,7 +44,9 @@ pub enum Action {
     ServerRunsCallTooLate(ClientId),
     ServerRunsStuckCall(ClientId, usize),
     ServerNoticesLostSubscription(ClientId),
-    DeadlinePasses,
+    DeadlinePasses(RequestId),
+    TimerRunsOutEarly(RequestId),
+    TimersAreLost,
     RecordExpires(ClientId),
     StuckCallVanishes(ClientId, usize),
     ConnectionBreaks(ClientId),
@@ -67,6 +71,11 @@ impl Protocol {
         self.configuration.rules.has(rule)
     }
 
+    /// Whether this is a lock, and not a semaphore or a read/write lock.
+    pub fn is_lock(&self) -> bool {
+        self.configuration.permits.is_empty()
+    }
+
     pub fn client_of(&self, request: RequestId) -> ClientId {
         self.clients[request]
     }
@@ -89,6 +98,12 @@ impl Protocol {
         self.ids_of(client)
             .skip(self.configuration.callers[client])
             .find(|&request| state.requests[request].stage == Stage::Unused)
+    }
+
+    /// Whether the server can tell the client of this request.
+    pub fn is_reachable(&self, state: &State, request: RequestId) -> bool {
+        let presence = state.server.presence[self.client_of(request)];
+        presence.record && presence.subscriber
     }
 
     /// Records whether a request in the queue was there before the one that got the lock.
@@ -146,25 +161,23 @@ impl Protocol {
                 }
             }
         }
-        if self.claim_window_ends(state) {
-            actions.push(Action::DeadlinePasses);
-        }
+        let unclaimed = state
+            .server
+            .held()
+            .filter(|hold| self.claim_window_ends(state, hold));
+        actions.extend(unclaimed.map(|hold| Action::DeadlinePasses(hold.request)));
     }
 
     /// The hold was pushed and has not been claimed.
-    fn claim_window_ends(&self, state: &State) -> bool {
-        let unclaimed = state.server.held().is_some_and(|hold| hold.pushed);
-        unclaimed && self.has(Rule::ClaimWindow) && self.expires_unprovoked(state)
+    fn claim_window_ends(&self, state: &State, hold: &Hold) -> bool {
+        hold.pushed && self.has(Rule::ClaimWindow) && self.expires_unprovoked(state, hold.request)
     }
 
-    /// A lease ends that is not renewed, and nothing is under way that could change that.
-    pub fn expires_unprovoked(&self, state: &State) -> bool {
-        state.server.held().is_some_and(|hold| {
-            let client = &state.clients[self.client_of(hold.request)];
-            let believed = matches!(state.requests[hold.request].stage, Stage::Holding(_));
-            !believed
-                && (client.crashed || client.is_idle() && !self.last_withdrawal_is_due(state, hold.request))
-        })
+    /// The lease of this holder ends and is not renewed, and nothing is under way that could change that.
+    pub fn expires_unprovoked(&self, state: &State, holder: RequestId) -> bool {
+        let client = &state.clients[self.client_of(holder)];
+        !state.requests[holder].stage.believes()
+            && (client.crashed || client.is_idle() && !self.last_withdrawal_is_due(state, holder))
     }
 
     /// What else may happen, as often as the budget allows.
@@ -240,12 +253,21 @@ impl Protocol {
                     .map(|(_, _, action)| action),
             );
         }
-        let hold = state.server.held().filter(|_| !self.claim_window_ends(state));
-        let believed = |request: RequestId| matches!(state.requests[request].stage, Stage::Holding(_));
-        if hold.is_some_and(|hold| {
-            !believed(hold.request) && (budget.slowness > 0 || self.expires_unprovoked(state))
-        }) {
-            actions.push(Action::DeadlinePasses);
+        for hold in state
+            .server
+            .held()
+            .filter(|hold| !self.claim_window_ends(state, hold))
+        {
+            let believed = state.requests[hold.request].stage.believes();
+            if !believed && (budget.slowness > 0 || self.expires_unprovoked(state, hold.request)) {
+                actions.push(Action::DeadlinePasses(hold.request));
+            }
+            if believed && budget.early_timers > 0 && hold.timer == Timer::Runs {
+                actions.push(Action::TimerRunsOutEarly(hold.request));
+            }
+        }
+        if budget.lost_timers > 0 && !state.server.holds.is_empty() {
+            actions.push(Action::TimersAreLost);
         }
     }
 }
@@ -256,6 +278,11 @@ impl Model for Protocol {
 
     fn init_states(&self) -> Vec<State> {
         let clients = self.configuration.callers.len();
+        let mut requests = vec![Request::default(); self.clients.len()];
+        let callers = (0..clients).flat_map(|client| self.callers_of(client));
+        for (caller, permits) in callers.zip(self.configuration.permits) {
+            requests[caller].permits = *permits;
+        }
         vec![State {
             server: Server {
                 next_ticket: 1,
@@ -263,7 +290,7 @@ impl Model for Protocol {
                 ..Server::default()
             },
             clients: vec![Client::default(); clients],
-            requests: vec![Request::default(); self.clients.len()],
+            requests,
             budget: self.configuration.budget,
             history: Default::default(),
         }]
@@ -293,8 +320,9 @@ impl Model for Protocol {
                 self.on_reply(state, client, reply);
             }
             Action::ClientReadsPush(client) => {
-                let push = state.clients[client].pushes.remove(0);
-                self.deliver(state, client, push);
+                for grant in state.clients[client].pushes.remove(0) {
+                    self.deliver(state, client, grant);
+                }
             }
             Action::ClientSubscribes(client) => self.subscribed(state, client),
             Action::ClientPollsByTimer(client) => self.poll_first(state, client),
@@ -324,11 +352,26 @@ impl Model for Protocol {
             Action::ServerRunsCallTooLate(client) => drop(state.clients[client].calls.remove(0)),
             Action::ServerRunsStuckCall(client, index) => self.run_stuck(state, client, index),
             Action::ServerNoticesLostSubscription(client) => state.server.presence[client].subscriber = false,
-            Action::DeadlinePasses => {
-                if !self.expires_unprovoked(state) {
+            Action::DeadlinePasses(request) => {
+                if !self.expires_unprovoked(state, request) {
                     state.budget.slowness -= 1;
                 }
-                self.expire(state);
+                self.expire(state, request);
+            }
+            Action::TimerRunsOutEarly(request) => {
+                state.budget.early_timers -= 1;
+                let holds = state.server.holds.iter_mut();
+                holds
+                    .filter(|hold| hold.request == request)
+                    .for_each(|hold| hold.timer = Timer::RanOutEarly);
+            }
+            Action::TimersAreLost => {
+                state.budget.lost_timers -= 1;
+                state
+                    .server
+                    .holds
+                    .iter_mut()
+                    .for_each(|hold| hold.timer = Timer::Lost);
             }
             Action::RecordExpires(client) => {
                 state.budget.expired_records -= 1;
@@ -362,6 +405,10 @@ impl Model for Protocol {
     }
 
     fn properties(&self) -> Vec<Property<Protocol>> {
-        properties::all()
+        let mut properties = properties::all();
+        if !self.is_lock() {
+            properties.extend(properties::of_permits());
+        }
+        properties
     }
 }

@@ -32,10 +32,16 @@ pub enum Rule {
     RenewUnseen,
     ReserveFences,
     TellLastFence,
+    HeadBlocks,
+    GrantAllThatFit,
+    PassOverDeadHead,
+    OneFenceEach,
+    TimersAreEarly,
+    RebuildTimers,
 }
 
 impl Rule {
-    pub const ALL: [Rule; 28] = [
+    pub const ALL: [Rule; 34] = [
         Rule::ReleaseNamesFence,
         Rule::NewIdAfterWithdrawal,
         Rule::WithdrawAfterSuccess,
@@ -64,6 +70,12 @@ impl Rule {
         Rule::RenewUnseen,
         Rule::ReserveFences,
         Rule::TellLastFence,
+        Rule::HeadBlocks,
+        Rule::GrantAllThatFit,
+        Rule::PassOverDeadHead,
+        Rule::OneFenceEach,
+        Rule::TimersAreEarly,
+        Rule::RebuildTimers,
     ];
 }
 
@@ -100,16 +112,22 @@ impl fmt::Display for Rule {
                 "all fences that a hold reserved count as used, unless it tells the last one"
             }
             Rule::TellLastFence => "a release tells the last fence that its hold used",
+            Rule::HeadBlocks => "a request for which there are too few permits blocks those behind it",
+            Rule::GrantAllThatFit => "a hand-over gives out permits as long as there are enough",
+            Rule::PassOverDeadHead => "an unreachable request for which there are too few permits is removed",
+            Rule::OneFenceEach => "each hold has a fence of its own",
+            Rule::TimersAreEarly => "a timer that runs out is compared with the deadline",
+            Rule::RebuildTimers => "lost timers are made again",
         })
     }
 }
 
 /// A set of rules.
 #[derive(Clone, Copy, Debug)]
-pub struct Rules(u32);
+pub struct Rules(u64);
 
 impl Rules {
-    pub const ALL: Rules = Rules(u32::MAX);
+    pub const ALL: Rules = Rules(u64::MAX);
 
     pub const fn without(self, rule: Rule) -> Rules {
         Rules(self.0 & !(1 << rule as u32))

@@ -1,10 +1,11 @@
 //! The scripts, as in `lua/`. Each runs as a whole. Left out: re-entrance, tries, and the bound of a
-//! hand-over.
+//! hand-over. A lock is a semaphore of one permit, without timers.
 
 use crate::single::protocol::Protocol;
 use crate::single::rules::Rule;
 use crate::single::state::{
-    Acquire, Answer, ClientId, Fence, Grant, Hold, Mode, RequestId, Server, State, Ticket, Turn,
+    Acquire, Answer, Client, ClientId, Fence, Grant, Hold, Mode, Permits, RequestId, Server, State, Ticket,
+    Timer, Turn,
 };
 
 impl Server {
@@ -12,17 +13,17 @@ impl Server {
         self.queue.iter().any(|&(_, queued)| queued == request)
     }
 
-    /// The current hold, unless its deadline has passed.
-    pub fn held(&self) -> Option<&Hold> {
-        self.hold.as_ref().filter(|hold| !hold.over)
+    /// The holds whose deadlines have not passed.
+    pub fn held(&self) -> impl Iterator<Item = &Hold> {
+        self.holds.iter().filter(|hold| !hold.over)
     }
 
     pub fn is_held_by(&self, request: RequestId) -> bool {
-        self.held().is_some_and(|hold| hold.request == request)
+        self.held().any(|hold| hold.request == request)
     }
 
     fn grant_of(&self, request: RequestId) -> Option<Grant> {
-        let hold = self.held().filter(|hold| hold.request == request)?;
+        let hold = self.held().find(|hold| hold.request == request)?;
         Some(Grant {
             request,
             fence: hold.fence,
@@ -42,9 +43,15 @@ impl Protocol {
             ..
         } = *call;
         let client = self.client_of(request);
+        if !self.is_lock() {
+            // The scripts of permits begin with this. Those of a lock do it when they need it.
+            self.drop_ended(state, client);
+        }
         let known = self.has(Rule::RequestIds);
         if let Some(grant) = state.server.grant_of(request).filter(|_| known) {
             let was_queued = false;
+            // Other holds may have been over.
+            self.hand_over(state, None);
             return Answer::Granted { grant, was_queued };
         }
         if mode == Mode::Poll && !state.server.presence[client].record && self.has(Rule::AnswerNotRegistered)
@@ -68,21 +75,19 @@ impl Protocol {
             }
         }
         state.server.queue.sort_unstable();
-        if state.server.hold.is_none() {
-            self.hand_over(state, Some(request));
-            if let Some(grant) = state.server.grant_of(request) {
-                if !state
-                    .server
-                    .queue
-                    .iter()
-                    .any(|&(queued, _)| queued >= next_ticket)
-                {
-                    // No client was told of this ticket.
-                    state.server.next_ticket = next_ticket;
-                }
-                let was_queued = !enqueued;
-                return Answer::Granted { grant, was_queued };
+        let is_granted = self.hand_over(state, Some(request));
+        if let Some(grant) = state.server.grant_of(request).filter(|_| is_granted) {
+            if !state
+                .server
+                .queue
+                .iter()
+                .any(|&(queued, _)| queued >= next_ticket)
+            {
+                // No client was told of this ticket.
+                state.server.next_ticket = next_ticket;
             }
+            let was_queued = !enqueued;
+            return Answer::Granted { grant, was_queued };
         }
         let server = &mut state.server;
         if mode != Mode::Wait {
@@ -91,7 +96,7 @@ impl Protocol {
         let place = server.queue.iter().find(|&&(_, queued)| queued == request);
         let own_grant = server
             .held()
-            .filter(|hold| self.client_of(hold.request) == client && hold.request != request)
+            .find(|hold| self.client_of(hold.request) == client && hold.request != request)
             .and_then(|hold| server.grant_of(hold.request));
         Answer::Queued {
             ticket: place.map_or(0, |&(ticket, _)| ticket),
@@ -108,103 +113,148 @@ impl Protocol {
         let by_id = turn.is_none() || !self.has(Rule::ReleaseNamesFence);
         let fence_counts = |hold: &Hold| turn.is_some_and(|turn| turn.first == hold.fence);
         let counts = |hold: &Hold| hold.request == request && (by_id || fence_counts(hold));
-        let found = state.server.hold.take_if(|hold| counts(hold));
-        match (&found, turn) {
-            (Some(hold), None) => self.use_up(state, hold),
-            (Some(_), Some(turn)) if self.has(Rule::TellLastFence) => state.server.fence = turn.fence,
-            _ => {}
+        let place = state.server.holds.iter().position(counts);
+        if let Some(place) = place {
+            let hold = state.server.holds.remove(place);
+            state.server.used -= hold.weight;
+            match turn {
+                None => self.use_up(state, &hold),
+                Some(turn) if self.has(Rule::TellLastFence) => {
+                    state.server.fence = state.server.fence.max(turn.fence)
+                }
+                Some(_) => {}
+            }
         }
-        let found = found.is_some();
         if turn.is_none() {
             state.server.queue.retain(|&(_, queued)| queued != request);
         }
-        if state.server.hold.is_none() {
-            self.hand_over(state, None);
-        }
-        found
+        self.hand_over(state, None);
+        place.is_some()
     }
 
     /// `lua/renew.lua`.
     pub fn run_renew(&self, state: &mut State, request: RequestId, fence: Fence) {
-        let server = &mut state.server;
-        match server.hold.as_mut().filter(|hold| !hold.over) {
-            Some(hold) if hold.request == request && hold.fence == fence => hold.pushed = false,
-            None if !self.has(Rule::RenewNeverCreates) => {
-                server.hold = Some(Hold {
-                    request,
-                    fence,
-                    pushed: false,
-                    over: false,
-                });
-            }
-            _ => {}
+        let Server { holds, used, .. } = &mut state.server;
+        let mut held = holds.iter_mut().filter(|hold| !hold.over);
+        if let Some(hold) = held.find(|hold| hold.request == request && hold.fence == fence) {
+            // Its timer is early from now on: this script writes nothing but the hold.
+            hold.pushed = false;
+        } else if holds.iter().all(|hold| hold.over) && !self.has(Rule::RenewNeverCreates) {
+            *used = state.requests[request].permits.weight;
+            *holds = vec![Hold {
+                request,
+                fence,
+                weight: *used,
+                pushed: false,
+                over: false,
+                timer: Timer::Runs,
+            }];
         }
     }
 
     /// A hold has ended without a word of the last fence that it used.
     fn use_up(&self, state: &mut State, hold: &Hold) {
         if self.has(Rule::ReserveFences) {
-            state.server.fence = hold.fence + self.more_turns();
+            state.server.fence = state.server.fence.max(hold.fence + self.more_turns());
         }
     }
 
-    /// Drops a hold whose deadline has passed, and the presence record of its client, which is dead or
-    /// asleep. A client that makes the call itself keeps its record.
+    /// Drops the holds whose deadlines have passed, and the presence records of their clients, which are dead
+    /// or asleep. A client that makes the call itself keeps its record, and so does one that had claimed its
+    /// permits. Afterwards no timer is early or lost.
     fn drop_ended(&self, state: &mut State, caller: ClientId) {
-        if let Some(ended) = state.server.hold.take_if(|hold| hold.over) {
-            self.use_up(state, &ended);
-            let client = self.client_of(ended.request);
-            if client != caller {
+        let is_over = |hold: &Hold| match hold.timer {
+            Timer::Runs => hold.over,
+            Timer::RanOutEarly => hold.over || !self.has(Rule::TimersAreEarly),
+            Timer::Lost => hold.over && self.has(Rule::RebuildTimers),
+        };
+        let holds = std::mem::take(&mut state.server.holds);
+        for mut hold in holds {
+            if !is_over(&hold) {
+                if hold.timer != Timer::Lost || self.has(Rule::RebuildTimers) {
+                    hold.timer = Timer::Runs;
+                }
+                state.server.holds.push(hold);
+                continue;
+            }
+            self.use_up(state, &hold);
+            state.server.used -= hold.weight;
+            let client = self.client_of(hold.request);
+            if client != caller && (hold.pushed || self.is_lock()) {
                 state.server.presence[client].record = false;
             }
         }
     }
 
-    /// `lua/lib/hand_over.lua`: gives the free lock to the first reachable request in the queue.
-    fn hand_over(&self, state: &mut State, caller: Option<RequestId>) {
+    /// `lua/lib/next_holder.lua` and `lua/lib/permits_hand_over.lua`: gives the permits that are free to the
+    /// first reachable requests in the queue, or the free lock to the first one. Returns whether the caller's
+    /// is among them.
+    fn hand_over(&self, state: &mut State, caller: Option<RequestId>) -> bool {
         let mut passed_over = Vec::new();
-        while !state.server.queue.is_empty() {
-            let place = state.server.queue.remove(0);
+        let mut told = Vec::new();
+        let mut is_granted = false;
+        let mut fence = state.server.fence + 1;
+        // How many requests at the head of the queue stay there.
+        let mut blocked = 0;
+        while let Some(&place) = state.server.queue.get(blocked) {
             let request = place.1;
             let client = self.client_of(request);
-            let presence = &mut state.server.presence[client];
+            let Permits { weight, capacity } = state.requests[request].permits;
+            let free = capacity.saturating_sub(state.server.used);
+            let fits = weight <= free;
             let mine = caller == Some(request);
-            let fence = state.server.fence + 1;
-            let is_counted = presence.record && presence.subscriber;
-            if mine || is_counted {
+            let reachable = mine || self.is_reachable(state, request);
+            if !fits && (reachable || free == 0 || !self.has(Rule::PassOverDeadHead)) {
+                if self.has(Rule::HeadBlocks) {
+                    break;
+                }
+                blocked += 1;
+                continue;
+            }
+            state.server.queue.remove(blocked);
+            let grant = Grant {
+                request,
+                fence,
+                pushed: true,
+                late: false,
+            };
+            if reachable {
                 state.server.fence = fence;
-                state.server.hold = Some(Hold {
+                state.server.used += weight;
+                state.server.holds.push(Hold {
                     request,
                     fence,
+                    weight,
                     pushed: !mine,
                     over: false,
+                    timer: Timer::Runs,
                 });
-                if !mine && state.clients[client].subscribed {
-                    state.clients[client].pushes.push(Grant {
-                        request,
-                        fence,
-                        pushed: true,
-                        late: false,
-                    });
+                if mine {
+                    is_granted = true;
+                } else {
+                    tell(state, client, grant, &mut told);
                 }
                 self.note_overtaken(state, place);
-                break;
+                if !self.has(Rule::GrantAllThatFit) {
+                    break;
+                }
+                if self.has(Rule::OneFenceEach) {
+                    fence += 1;
+                }
+                continue;
             }
-            if presence.record && state.clients[client].subscribed && !self.has(Rule::CountBeforePublishing) {
+            let record = state.server.presence[client].record;
+            if record && state.clients[client].subscribed && !self.has(Rule::CountBeforePublishing) {
                 // The client receives the message all the same, at a replica.
-                state.clients[client].pushes.push(Grant {
-                    request,
-                    fence,
-                    pushed: true,
-                    late: false,
-                });
+                tell(state, client, grant, &mut told);
                 if self.has(Rule::OwnFences) {
                     state.server.fence = fence;
+                    fence += 1;
                 }
             }
             state.requests[request].missed_turn = true;
             if self.has(Rule::RemoveRecord) {
-                presence.record = false;
+                state.server.presence[client].record = false;
             }
             if !self.has(Rule::RemoveUnreachable) {
                 passed_over.push(place);
@@ -215,5 +265,21 @@ impl Protocol {
         }
         state.server.queue.extend(passed_over);
         state.server.queue.sort_unstable();
+        is_granted
+    }
+}
+
+/// Publishes a grant. The clients that this script has told get no second message, but a longer one.
+fn tell(state: &mut State, client: ClientId, grant: Grant, told: &mut Vec<ClientId>) {
+    let Client {
+        subscribed, pushes, ..
+    } = &mut state.clients[client];
+    match pushes.last_mut().filter(|_| told.contains(&client)) {
+        _ if !*subscribed => {}
+        Some(message) => message.push(grant),
+        None => {
+            pushes.push(vec![grant]);
+            told.push(client);
+        }
     }
 }

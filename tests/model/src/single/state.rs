@@ -1,4 +1,5 @@
-//! The state: one server with one lock, a few clients, their requests, and what is under way between them.
+//! The state: one server with one lock or its permits, a few clients, their requests, and what is under way
+//! between them.
 //!
 //! Time is an order of events. Deadlines have no numbers: the passing of a deadline is an event, which may
 //! come whenever the real clocks allow it. Fences and tickets are small numbers, because only their order
@@ -23,7 +24,10 @@ pub struct State {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Server {
-    pub hold: Option<Hold>,
+    /// In the order of their grants. A lock has one at most.
+    pub holds: Vec<Hold>,
+    /// How many permits are in use, as the scripts count them.
+    pub used: u8,
     /// The last fence that was granted, or that a hold which is over can have used.
     pub fence: Fence,
     /// Queued requests, in the order of their tickets.
@@ -38,10 +42,23 @@ pub struct Hold {
     pub request: RequestId,
     /// The fence of its first turn. Those of the others follow it.
     pub fence: Fence,
+    pub weight: u8,
     /// Granted by the call of another request, and not claimed yet.
     pub pushed: bool,
     /// Its deadline has passed, and no script has run since.
     pub over: bool,
+    pub timer: Timer,
+}
+
+/// What tells the scripts that they must look at a hold. When its deadline has passed, its timer has run out
+/// too, unless it is lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Timer {
+    #[default]
+    Runs,
+    /// It has run out before the deadline, which a renewal has moved.
+    RanOutEarly,
+    Lost,
 }
 
 /// What the server knows about a client.
@@ -65,8 +82,8 @@ pub struct Client {
     pub calls: Vec<Call>,
     /// Replies on the live connection, in the order of the calls.
     pub replies: Vec<Reply>,
-    /// Messages on the live subscription.
-    pub pushes: Vec<Grant>,
+    /// Messages on the live subscription, each with all grants of a hand-over to this client.
+    pub pushes: Vec<Vec<Grant>>,
     /// Calls on closed connections. They may still run at any time and in any order, and their replies are
     /// lost.
     pub stuck: Vec<Call>,
@@ -76,6 +93,7 @@ pub struct Client {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Request {
     pub stage: Stage,
+    pub permits: Permits,
     /// Its place in the queue, as far as its client was told.
     pub ticket: Option<Ticket>,
     /// One of its calls was never answered and may still run.
@@ -84,6 +102,32 @@ pub struct Request {
     pub arrived: Option<Ticket>,
     /// History: it was unreachable at its turn, or heard of it too late, and has not come back since.
     pub missed_turn: bool,
+}
+
+/// What a request asks for: to take `weight` permits while, with them, at most `capacity` are in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Permits {
+    pub weight: u8,
+    pub capacity: u8,
+}
+
+impl Permits {
+    /// A lock is a semaphore of one permit.
+    pub const LOCK: Permits = Permits {
+        weight: 1,
+        capacity: 1,
+    };
+
+    /// The holder of a lock, or a writer.
+    pub fn are_all(self) -> bool {
+        self.weight == self.capacity
+    }
+}
+
+impl Default for Permits {
+    fn default() -> Permits {
+        Permits::LOCK
+    }
 }
 
 /// The fences of a hold: that of its first turn, and that of the present one.
@@ -187,12 +231,24 @@ pub enum Answer {
 pub struct History {
     /// The newest fence that a holder has believed in.
     pub newest_believed: Fence,
-    /// A holder believed in an older fence after that.
+    /// The newest one in which a holder of all permits has believed.
+    pub newest_of_all_permits: Fence,
+    /// A holder believed in an older fence than an earlier one beside which it cannot hold.
     pub went_back: bool,
     /// A request in the queue was overtaken by a later one.
     pub overtaken: bool,
-    /// A script ended with the lock free and a reachable request queued.
+    /// A script ended with enough permits free for the first reachable request in the queue.
     pub left_free: bool,
+}
+
+impl State {
+    /// Those who believe that they hold, with their fences.
+    pub fn believers(&self) -> impl Iterator<Item = (Fence, Permits)> + Clone {
+        self.requests.iter().filter_map(|request| match request.stage {
+            Stage::Holding(turn) => Some((turn.fence, request.permits)),
+            _ => None,
+        })
+    }
 }
 
 impl Client {
@@ -211,7 +267,7 @@ impl Client {
                 Answer::Queued { own_grant, .. } => own_grant.as_mut(),
                 Answer::NotRegistered { .. } => None,
             });
-        replied.chain(&mut self.pushes)
+        replied.chain(self.pushes.iter_mut().flatten())
     }
 }
 
