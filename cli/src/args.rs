@@ -1,5 +1,6 @@
 //! The arguments, as clap reads them.
 
+mod kind;
 mod operator;
 
 use std::ffi::OsString;
@@ -11,6 +12,7 @@ use std::time::Duration;
 use clap::{Arg, Args, Parser, Subcommand, ValueEnum};
 use nix::sys::signal::Signal;
 
+pub(crate) use self::kind::{Kinds, Wanted, seen_as};
 pub(crate) use self::operator::{Check, Completions, Holds, List, Man, Release, Status, Top, Watch};
 use crate::exit::NOT_ACQUIRED;
 use crate::spans;
@@ -89,9 +91,13 @@ pub(crate) struct Run {
 type IsGiven = fn(&Run) -> bool;
 
 /// The options of `run` that `lead` refuses: the id, how a refusal names it, and whether it was given. A
-/// leader has one name, waits for as long as it takes, and is stopped when it does not lead any more.
-const NOT_FOR_LEADERS: [(&str, &str, IsGiven); 6] = [
+/// leader has one lock, waits for as long as it takes, and is stopped when it does not lead any more.
+const NOT_FOR_LEADERS: [(&str, &str, IsGiven); 10] = [
     ("also", "--also", |run| !run.taking.also.is_empty()),
+    ("shared", "--shared", |run| run.taking.wanted.shared),
+    ("exclusive", "--exclusive", |run| run.taking.wanted.exclusive),
+    ("permits", "--permits", |run| run.taking.wanted.permits.is_some()),
+    ("of", "--of", |run| run.taking.wanted.of.is_some()),
     ("nonblock", "--nonblock", |run| run.taking.nonblock),
     ("wait", "--wait", |run| run.taking.wait.is_some()),
     ("at_least", "--at-least", |run| run.taking.at_least.is_some()),
@@ -136,6 +142,8 @@ pub(crate) struct Taking {
     /// Take this lock too: all of them, or none. May be given several times.
     #[arg(long, value_name = "NAME")]
     pub(crate) also: Vec<String>,
+    #[command(flatten)]
+    pub(crate) wanted: Wanted,
     /// Do not wait.
     #[arg(short = 'n', long, visible_alias = "try")]
     pub(crate) nonblock: bool,
@@ -197,13 +205,8 @@ pub(crate) struct Foreign {
     no_fork: bool,
     #[arg(short = 'o', long, hide = true)]
     close: bool,
-    #[arg(short = 's', long, hide = true)]
-    shared: bool,
     #[arg(short = 'u', long, hide = true)]
     unlock: bool,
-    /// What a lock is anyway.
-    #[arg(short = 'x', short_alias = 'e', long, hide = true)]
-    exclusive: bool,
 }
 
 impl Foreign {
@@ -212,9 +215,7 @@ impl Foreign {
         let Foreign {
             no_fork,
             close,
-            shared,
             unlock,
-            exclusive: _,
         } = self;
         if *no_fork {
             return Some("-F, --no-fork: fairlock must stay beside CMD, because it renews the lease");
@@ -223,9 +224,6 @@ impl Foreign {
             return Some(
                 "-o, --close: CMD inherits no lock that it could keep, so there is nothing to close",
             );
-        }
-        if *shared {
-            return Some("-s, --shared: there are only exclusive locks");
         }
         unlock.then_some(
             "-u, --unlock: the lock is given back when CMD ends; `fairlock release` ends a hold by force",
@@ -360,6 +358,10 @@ mod tests {
         );
         for refused in [
             "--also",
+            "--shared",
+            "--exclusive",
+            "--permits",
+            "--of",
             "--nonblock",
             "--wait",
             "--at-least",

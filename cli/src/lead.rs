@@ -12,6 +12,7 @@ use self::http::Served;
 use crate::args::{Lead, Run};
 use crate::connection::Place;
 use crate::exit::{Failure, LOST, NOT_ACQUIRED, UNAVAILABLE};
+use crate::nesting::Nesting;
 use crate::report::Report;
 use crate::run::{command, kill_after, not_started, on_loss, refuse_foreign, tell};
 use crate::signals::Signals;
@@ -42,6 +43,7 @@ pub(crate) async fn lead(lead: &Lead) -> Result<u8, Failure> {
     let kill_after = kill_after(run)?;
     let place = Place::of(&run.connection)?;
     let report = Report::of(&run.taking)?;
+    let nesting = Nesting::of(&place, &run.taking.wanted);
     let mut signals = Signals::catch()?;
     let (leading, led) = watch::channel(None);
     if let Some(address) = lead.http {
@@ -58,7 +60,7 @@ pub(crate) async fn lead(lead: &Lead) -> Result<u8, Failure> {
             Ok(held) => {
                 leading.send_replace(held.tokens().next());
                 if has_command {
-                    with_command(run, kill_after, held, &mut signals, &report).await?
+                    with_command(run, &nesting, kill_after, held, &mut signals, &report).await?
                 } else {
                     without_command(held, &mut signals, &report).await?
                 }
@@ -87,13 +89,14 @@ pub(crate) async fn lead(lead: &Lead) -> Result<u8, Failure> {
 /// One term with CMD. Returns the status with which it ended; 0 is the end of all terms.
 async fn with_command(
     run: &Run,
+    nesting: &Nesting,
     kill_after: Duration,
     held: Held,
     signals: &mut Signals,
     report: &Report,
 ) -> Result<u8, Failure> {
     let mut command = command(run)?;
-    tell(&mut command, run, &held);
+    tell(&mut command, run, &held, nesting);
     let on_loss = on_loss(run, kill_after);
     let end = supervise::run(&mut command, &held.grants, on_loss, signals, report).await;
     if matches!(end, Ok(End::Stopped)) {

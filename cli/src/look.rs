@@ -4,16 +4,17 @@ use std::collections::HashMap;
 use std::io::{IsTerminal, Write, stdout};
 use std::time::Duration;
 
-use fairlock::{Fence, Lock, Status};
+use fairlock::{Fence, Kind, LockManager, Status};
+use futures_util::future::try_join_all;
 use serde::Serialize;
 use tokio::time::sleep;
 
-use crate::args;
+use crate::args::{self, Kinds, seen_as};
 use crate::connection::Place;
-use crate::exit::{Failure, NOT_SO};
-use crate::nesting::fence_above;
-use crate::report::{Holding, held_by, hint, printable, say};
-use crate::spans::{self, millis};
+use crate::exit::{Failure, NOT_SO, UNAVAILABLE};
+use crate::nesting::Nesting;
+use crate::report::{hint, holders, not_shown, printable, say, state};
+use crate::spans;
 
 /// A watch asks for each lock at each look.
 const MIN_INTERVAL: Duration = Duration::from_millis(10);
@@ -22,33 +23,44 @@ const MIN_INTERVAL: Duration = Duration::from_millis(10);
 #[derive(Serialize)]
 struct Shown<'a> {
     name: &'a str,
+    kind: Kind,
     held: bool,
-    holder: Option<Holding>,
-    waiting: u64,
-    longest_wait_ms: Option<u64>,
+    #[serde(flatten)]
+    status: &'a Status,
 }
 
 /// The environment says what a process above has held, and the server whether that is still so.
 pub(crate) async fn holds(holds: &args::Holds) -> Result<u8, Failure> {
-    let name = &holds.name;
-    let place = place(&holds.connection, std::slice::from_ref(name)).await?;
-    let Some(fence) = fence_above(&place, name) else {
+    let (name, wanted) = (&holds.name, &holds.wanted);
+    let place = Place::of(&holds.connection)?;
+    place.check(|locks| wanted.lock(locks, name)).await?;
+    let Some(fence) = Nesting::of(&place, wanted).fence_above(name) else {
         return Ok(NOT_SO);
     };
-    let holder = place.connect().await?.lock(name).status().await?.holder;
-    let is_held = holder.is_some_and(|holder| holder.fence.get() == fence && !holder.kept);
-    Ok(if is_held { 0 } else { NOT_SO })
+    let status = wanted.lock(&place.connect().await?, name).status().await?;
+    let ours = status.holders.iter().find(|holder| holder.fence.get() == fence);
+    match ours {
+        Some(holder) if !holder.kept && wanted.is_within(holder) => Ok(0),
+        None if not_shown(&status) > 0 => Err(Failure::new(
+            UNAVAILABLE,
+            format!("{name} has more holders than the server shows, so fence {fence} may be one of them"),
+        )),
+        _ => Ok(NOT_SO),
+    }
 }
 
 pub(crate) async fn status(status: &args::Status) -> Result<u8, Failure> {
-    let place = place(&status.looking.connection, &status.names).await?;
+    let (place, kinds) = place(&status.looking.connection, &status.looking.kinds, &status.names).await?;
     let locks = place.connect().await?;
     let mut all_held = true;
     for name in &status.names {
-        let found = locks.lock(name).status().await?;
-        all_held &= found.holder.is_some();
-        show(name, &found, status.looking.json)?;
-        if let Some(hint) = hint(name).filter(|_| found.holder.is_none()) {
+        let found = look(&locks, &kinds, name).await?;
+        let is_held = found.iter().any(|(_, status)| status.holder.is_some());
+        all_held &= is_held;
+        for (kind, found) in Seen::default().news(found) {
+            show(name, kind, &found, status.looking.json)?;
+        }
+        if let Some(hint) = hint(name).filter(|_| !is_held) {
             say(&hint);
         }
     }
@@ -66,10 +78,11 @@ pub(crate) async fn list(list: &args::List) -> Result<u8, Failure> {
     let mut has_any = false;
     while let Some(listed) = found.next().await {
         match listed {
-            Ok(listed) => {
+            Ok(listed) if list.looking.kinds.include(listed.kind) => {
                 has_any = true;
-                show(&listed.name, &listed.status, list.looking.json)?;
+                show(&listed.name, listed.kind, &listed.status, list.looking.json)?;
             }
+            Ok(_) => {}
             Err(error) => first_error = first_error.or(Some(error)),
         }
     }
@@ -80,23 +93,17 @@ pub(crate) async fn list(list: &args::List) -> Result<u8, Failure> {
 /// Goes on while a server is away, and says so once. What can never be answered ends it.
 pub(crate) async fn watch(watch: &args::Watch) -> Result<u8, Failure> {
     spans::check("--interval", watch.interval, MIN_INTERVAL)?;
-    let locks = place(&watch.looking.connection, &watch.names)
-        .await?
-        .connect()
-        .await?;
-    let watched: Vec<Lock> = watch.names.iter().map(|name| locks.lock(name)).collect();
-    let mut seen = HashMap::new();
+    let (place, kinds) = place(&watch.looking.connection, &watch.looking.kinds, &watch.names).await?;
+    let locks = place.connect().await?;
+    let mut seen: HashMap<&str, Seen> = HashMap::new();
     let mut is_away = false;
     loop {
-        for lock in &watched {
-            match lock.status().await {
-                Ok(status) => {
+        for name in &watch.names {
+            match look(&locks, &kinds, name).await {
+                Ok(found) => {
                     is_away = false;
-                    let holder = status.holder.as_ref();
-                    let holder = holder.map(|holder| (holder.fence, holder.holds, holder.kept));
-                    let state = (holder, status.waiting);
-                    if seen.insert(lock.name(), state) != Some(state) {
-                        show(lock.name(), &status, watch.looking.json)?;
+                    for (kind, status) in seen.entry(name).or_default().news(found) {
+                        show(name, kind, &status, watch.looking.json)?;
                     }
                 }
                 Err(error) if error.is_transient() => {
@@ -115,9 +122,19 @@ pub(crate) async fn watch(watch: &args::Watch) -> Result<u8, Failure> {
 pub(crate) async fn release(release: &args::Release) -> Result<u8, Failure> {
     let fence = Fence::try_from(release.fence)?;
     let name = &release.name;
-    let place = place(&release.connection, std::slice::from_ref(name)).await?;
-    if place.connect().await?.lock(name).force_release(fence).await? {
-        return Ok(0);
+    let (place, kinds) = place(&release.connection, &release.kinds, std::slice::from_ref(name)).await?;
+    let locks = place.connect().await?;
+    let found = look(&locks, &kinds, name).await?;
+    let with_fence = |status: &Status| status.holders.iter().any(|holder| holder.fence == fence);
+    if found.iter().filter(|(_, status)| with_fence(status)).count() > 1 {
+        let message = format!("{name} is held under fence {fence} as several kinds: choose one by --kind");
+        return Err(Failure::usage(message));
+    }
+    // Of many holders not all were found.
+    for kind in kinds {
+        if seen_as(kind, &locks, name).force_release(fence).await? {
+            return Ok(0);
+        }
     }
     let hint = hint(name).map(|hint| format!("; {hint}")).unwrap_or_default();
     Err(Failure::new(
@@ -129,13 +146,74 @@ pub(crate) async fn release(release: &args::Release) -> Result<u8, Failure> {
     ))
 }
 
-/// Where the locks of these names are. Nothing is connected yet.
-async fn place(connection: &args::Connection, names: &[String]) -> Result<Place, Failure> {
+/// Where the locks of these names are, and which kinds are looked at. Nothing is connected yet.
+async fn place(
+    connection: &args::Connection,
+    kinds: &Kinds,
+    names: &[String],
+) -> Result<(Place, Vec<Kind>), Failure> {
     let place = Place::of(connection)?;
+    let kinds = kinds.at(&place);
     for name in names {
-        place.check(|locks| locks.lock(name)).await?;
+        for kind in &kinds {
+            place.check(|locks| seen_as(*kind, locks, name)).await?;
+        }
     }
-    Ok(place)
+    Ok((place, kinds))
+}
+
+/// What is known of this name, by kind.
+async fn look(locks: &LockManager, kinds: &[Kind], name: &str) -> fairlock::Result<Vec<(Kind, Status)>> {
+    let all = kinds.iter().map(|kind| {
+        let status = seen_as(*kind, locks, name).status();
+        async move { Ok((*kind, status.await?)) }
+    });
+    try_join_all(all).await
+}
+
+/// Who holds a lock, and how many wait. Renewals change the order of the holders, which is no news.
+#[derive(PartialEq)]
+struct Told {
+    holders: Vec<(Fence, u64, u32, bool)>,
+    waiting: u64,
+}
+
+impl Told {
+    fn of(status: &Status) -> Told {
+        let holders = status.holders.iter();
+        let holders = holders.map(|holder| (holder.fence, holder.holds, holder.permits, holder.kept));
+        let mut holders: Vec<_> = holders.collect();
+        holders.sort_unstable();
+        let waiting = status.waiting;
+        Told { holders, waiting }
+    }
+
+    fn is_free(&self) -> bool {
+        self.holders.is_empty() && self.waiting == 0
+    }
+}
+
+/// What was seen of a name.
+#[derive(Default)]
+struct Seen(HashMap<Kind, Told>);
+
+impl Seen {
+    /// What has changed. At the first look that is what is in use, and otherwise that the first kind is free.
+    fn news(&mut self, found: Vec<(Kind, Status)>) -> Vec<(Kind, Status)> {
+        let first = found.iter().find(|(_, status)| !Told::of(status).is_free());
+        let first = first.or(found.first()).map(|(kind, _)| *kind);
+        let mut news = found;
+        news.retain(|(kind, status)| {
+            let told = Told::of(status);
+            let is_news = match self.0.get(kind) {
+                Some(before) => *before != told,
+                None => !told.is_free() || Some(*kind) == first,
+            };
+            self.0.insert(*kind, told);
+            is_news
+        });
+        news
+    }
 }
 
 /// Says which server was looked at, to people, and if nothing is held there: they may have meant another one.
@@ -145,28 +223,32 @@ fn tell_where(place: &Place, json: bool, is_held: bool) {
     }
 }
 
-fn show(name: &str, status: &Status, json: bool) -> Result<(), Failure> {
-    let holder = status.holder.as_ref();
-    let line = if json {
+fn show(name: &str, kind: Kind, status: &Status, json: bool) -> Result<(), Failure> {
+    let text = if json {
         let shown = Shown {
             name,
-            held: holder.is_some(),
-            holder: holder.map(Holding::of),
-            waiting: status.waiting,
-            longest_wait_ms: status.longest_wait.map(millis),
+            kind,
+            held: status.holder.is_some(),
+            status,
         };
         serde_json::to_string(&shown).map_err(std::io::Error::from)?
     } else {
-        let state = holder.map_or_else(|| "free".to_owned(), held_by);
         let wait = status.longest_wait;
         let wait = wait.map(|wait| format!(" for up to {}", spans::show(wait)));
-        printable(&format!(
-            "{name}: {state}, {} waiting{}",
+        let first = format!(
+            "{name}: {}, {} waiting{}",
+            state(kind, status),
             status.waiting,
             wait.unwrap_or_default()
-        ))
+        );
+        let holders = holders(kind, status)
+            .into_iter()
+            .map(|holder| format!("  {holder}"));
+        let lines = std::iter::once(first).chain(holders);
+        let lines: Vec<String> = lines.map(|line| printable(&line)).collect();
+        lines.join("\n")
     };
     let mut stdout = stdout().lock();
-    writeln!(stdout, "{line}")?;
+    writeln!(stdout, "{text}")?;
     Ok(stdout.flush()?)
 }

@@ -2,13 +2,15 @@
 //!
 //! `FAIRLOCK_OWNER` has a word `owner:lock:fence` for each hold of the processes above. A command that wants
 //! one of these locks joins that hold. Other locks get a new owner in each command: if all of them had the
-//! owner of the outermost one, two commands that it runs side by side would not exclude each other.
+//! owner of the outermost one, two commands that it runs side by side would not exclude each other. What has
+//! no owner, such as a semaphore, is not joined. Its word is for `holds`.
 //!
 //! What CMD leaves behind keeps the variable when the hold is over. So only the server can say whether a hold
 //! can be joined. It tells holds apart by their fences.
 
-use fairlock::{Error, Lock, LockGuard, Owner};
+use fairlock::{Error, Kind, Lock, LockGuard, Owner};
 
+use crate::args::Wanted;
 use crate::connection::Place;
 use crate::taking::Grant;
 
@@ -16,11 +18,11 @@ use crate::taking::Grant;
 pub(crate) struct Nesting {
     /// The value of `FAIRLOCK_OWNER`.
     words: String,
-    /// Where the locks are.
+    /// Where the locks are, and what kind of locks.
     address: String,
     /// Its name is a secret of these processes: `status` shows what is made of it.
     new: Owner,
-    /// In a quorum no lock is re-entrant. The words are for `holds` alone there.
+    /// Only plain locks are re-entrant, and none is in a quorum. Other words are for `holds` alone.
     is_reentrant: bool,
 }
 
@@ -32,13 +34,13 @@ struct Above {
 }
 
 impl Nesting {
-    pub(crate) fn of(place: &Place) -> Nesting {
-        let words = is_within()
-            .then(|| std::env::var("FAIRLOCK_OWNER").ok())
-            .flatten();
+    pub(crate) fn of(place: &Place, wanted: &Wanted) -> Nesting {
+        let is_within = std::env::var("FAIRLOCK_HELD").is_ok_and(|held| held == "1");
+        let words = is_within.then(|| std::env::var("FAIRLOCK_OWNER").ok()).flatten();
+        let kind = wanted.kind();
         Nesting {
-            is_reentrant: !place.is_quorum(),
-            ..Nesting::within(words.unwrap_or_default(), place.address())
+            is_reentrant: kind == Kind::Lock && !place.is_quorum(),
+            ..Nesting::within(words.unwrap_or_default(), format!("{kind:?} {}", place.address()))
         }
     }
 
@@ -54,6 +56,11 @@ impl Nesting {
     /// The owner of holds of its own, where locks have owners.
     pub(crate) fn owner(&self) -> Option<Owner> {
         self.is_reentrant.then(|| Owner::named(self.new.as_str()))
+    }
+
+    /// The fence of the hold of this lock that a process above has, or has had.
+    pub(crate) fn fence_above(&self, name: &str) -> Option<u64> {
+        self.above(name).map(|above| above.fence)
     }
 
     /// Joins the hold of this lock that a process above has, if there is one.
@@ -112,20 +119,6 @@ impl Nesting {
     fn lock(&self, name: &str) -> Owner {
         Owner::named(format!("{}{name}", self.address))
     }
-}
-
-/// The fence of the hold of this lock that a process above has, or has had.
-pub(crate) fn fence_above(place: &Place, name: &str) -> Option<u64> {
-    if let Some(above) = Nesting::of(place).above(name) {
-        return Some(above.fence);
-    }
-    // `lead` adds no word.
-    let is_innermost = is_within() && std::env::var("FAIRLOCK_NAME").is_ok_and(|innermost| innermost == name);
-    is_innermost.then(|| std::env::var("FAIRLOCK_FENCE").ok()?.parse().ok())?
-}
-
-fn is_within() -> bool {
-    std::env::var("FAIRLOCK_HELD").is_ok_and(|held| held == "1")
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fairlock::{HoldToken, Holder, Status};
+use fairlock::{HoldToken, Holder, Kind, Status};
 use serde::Serialize;
 
 use crate::args::Taking;
@@ -21,7 +21,7 @@ pub(crate) enum Event<'a> {
     Waiting {
         name: &'a str,
         waited_ms: u64,
-        holder: Option<Holding>,
+        holder: Option<&'a Holder>,
         waiting: u64,
     },
     Acquired {
@@ -43,32 +43,6 @@ pub(crate) enum Event<'a> {
         name: &'a str,
         fence: u64,
     },
-}
-
-/// The holder of a lock, as JSON.
-#[derive(PartialEq, Serialize)]
-pub(crate) struct Holding {
-    pub(crate) owner: String,
-    pub(crate) label: Option<String>,
-    pub(crate) fence: u64,
-    pub(crate) holds: u64,
-    pub(crate) held_for_ms: u64,
-    pub(crate) ttl_ms: u64,
-    pub(crate) kept: bool,
-}
-
-impl Holding {
-    pub(crate) fn of(holder: &Holder) -> Holding {
-        Holding {
-            owner: holder.owner.to_string(),
-            label: holder.label.clone(),
-            fence: holder.fence.get(),
-            holds: holder.holds,
-            held_for_ms: millis(holder.held_for),
-            ttl_ms: millis(holder.ttl),
-            kept: holder.kept,
-        }
-    }
 }
 
 pub(crate) struct Report {
@@ -99,18 +73,18 @@ impl Report {
         })
     }
 
-    pub(crate) fn waiting(&self, name: &str, status: &Status, waited: Duration) {
+    pub(crate) fn waiting(&self, name: &str, kind: Kind, status: &Status, waited: Duration) {
         self.event(&Event::Waiting {
             name,
             waited_ms: millis(waited),
-            holder: status.holder.as_ref().map(Holding::of),
+            holder: status.holder.as_ref(),
             waiting: status.waiting,
         });
         if self.quiet {
             return;
         }
         let front = match &status.holder {
-            Some(holder) => held_by(holder),
+            Some(_) => state(kind, status),
             None if status.waiting == 0 => "free, but the server has not taken the request yet".to_owned(),
             None => "free, and about to be handed over".to_owned(),
         };
@@ -200,6 +174,56 @@ pub(crate) fn printable(text: &str) -> String {
     text.chars()
         .map(|c| if c.is_control() { '\u{fffd}' } else { c })
         .collect()
+}
+
+/// How much of it is in use, if several can hold it.
+pub(crate) fn in_use(kind: Kind, status: &Status) -> Option<String> {
+    let first = status.holder.as_ref()?;
+    match (kind, status.permits_in_use) {
+        (Kind::Semaphore, permits) => {
+            let of = status.holders.iter().map(|holder| holder.of).max();
+            Some(format!("{permits} of {} permits in use", of.unwrap_or(first.of)))
+        }
+        (Kind::ReadWrite, 1) => Some("1 reader".to_owned()),
+        (Kind::ReadWrite, readers) if first.permits < first.of => Some(format!("{readers} readers")),
+        _ => None,
+    }
+}
+
+/// As in `held by …`, `a writer, held by …`, `3 readers` or `free`.
+pub(crate) fn state(kind: Kind, status: &Status) -> String {
+    match (&status.holder, in_use(kind, status)) {
+        (None, _) => "free".to_owned(),
+        (_, Some(in_use)) => in_use,
+        (Some(writer), None) if kind == Kind::ReadWrite => format!("a writer, {}", held_by(writer)),
+        (Some(holder), None) => held_by(holder),
+    }
+}
+
+/// A line for each holder that [`state`] does not name.
+pub(crate) fn holders(kind: Kind, status: &Status) -> Vec<String> {
+    if in_use(kind, status).is_none() {
+        return Vec::new();
+    }
+    let line = |holder: &Holder| match kind {
+        Kind::Semaphore => format!("{} of {} permits {}", holder.permits, holder.of, held_by(holder)),
+        _ => held_by(holder),
+    };
+    let mut lines: Vec<String> = status.holders.iter().map(line).collect();
+    if let more @ 1.. = not_shown(status) {
+        let what = match kind {
+            Kind::Semaphore => "permits",
+            _ => "readers",
+        };
+        lines.push(format!("and {more} more {what}, whose holds end later"));
+    }
+    lines
+}
+
+/// How many permits are in use beside those of the holders that a status has.
+pub(crate) fn not_shown(status: &Status) -> u64 {
+    let shown = status.holders.iter().map(|holder| u64::from(holder.permits));
+    status.permits_in_use.saturating_sub(shown.sum())
 }
 
 /// As in `held by web-7:4711 for 12.3s, fence 1700000000000000, 21.0s left`.

@@ -29,11 +29,10 @@ pub(crate) async fn run(run: &Run) -> Result<u8, Failure> {
     let report = Report::of(&run.taking)?;
     let mut signals = Signals::catch()?;
 
-    let nesting = Nesting::of(&place);
+    let nesting = Nesting::of(&place, &run.taking.wanted);
     let held = Held::take(&run.taking, &place, Some(&nesting), &mut signals, &report).await?;
 
-    tell(&mut command, run, &held);
-    command.env("FAIRLOCK_OWNER", nesting.for_child(&held.grants));
+    tell(&mut command, run, &held, &nesting);
     let on_loss = on_loss(run, kill_after);
     let end = supervise::run(&mut command, &held.grants, on_loss, &mut signals, &report).await;
     match end {
@@ -61,11 +60,12 @@ pub(crate) async fn run(run: &Run) -> Result<u8, Failure> {
 }
 
 /// What the environment of CMD says of the locks.
-pub(crate) fn tell(command: &mut Command, run: &Run, held: &Held) {
+pub(crate) fn tell(command: &mut Command, run: &Run, held: &Held, nesting: &Nesting) {
     command
         .env("FAIRLOCK_HELD", "1")
         .env("FAIRLOCK_NAME", &run.taking.name)
-        .env("FAIRLOCK_FENCE", held.fences(&run.taking));
+        .env("FAIRLOCK_FENCE", held.fences(&run.taking))
+        .env("FAIRLOCK_OWNER", nesting.for_child(&held.grants));
 }
 
 pub(crate) fn on_loss(run: &Run, kill_after: Duration) -> OnLoss {

@@ -37,6 +37,7 @@ pub(crate) struct Held {
 /// One lock that is held.
 pub(crate) struct Grant {
     pub(crate) guard: LockGuard,
+    lock: Lock,
     pub(crate) since: Instant,
 }
 
@@ -51,8 +52,7 @@ impl Held {
     ) -> Result<Held, Failure> {
         let began = Instant::now();
         let owner = nesting.and_then(Nesting::owner);
-        let options =
-            |locks: &LockManager, name: &str| with_options(locks.lock(name), taking, owner.as_ref());
+        let options = |locks: &LockManager, name: &str| with_options(locks, name, taking, owner.as_ref());
         for name in taking.names() {
             place.check(|locks| options(locks, name)).await?;
         }
@@ -113,14 +113,15 @@ impl Held {
     /// The same for locks under which nothing was done. They are not kept for `--at-least`, so that another
     /// machine can do the work.
     pub(crate) async fn give_back_unused(mut self, signals: &mut Signals, report: &Report) {
-        let tokens: Vec<HoldToken> = self.tokens().collect();
+        let unused: Vec<_> = (self.grants.iter())
+            .map(|grant| (grant.lock.clone(), grant.guard.fence()))
+            .collect();
         self.release(signals, report).await;
-        for token in tokens {
-            let (lock, fence) = (self.locks.lock(token.name()), token.fence());
+        for (lock, fence) in unused {
             let free = async {
-                let holder = lock.status().await?.holder;
+                let holders = lock.status().await?.holders;
                 // An outer `run` may still hold it under the same fence.
-                if holder.is_some_and(|holder| holder.kept && holder.fence == fence) {
+                if holders.iter().any(|holder| holder.kept && holder.fence == fence) {
                     lock.force_release(fence).await?;
                 }
                 Ok::<(), Error>(())
@@ -133,7 +134,7 @@ impl Held {
     }
 
     async fn release(&mut self, signals: &mut Signals, report: &Report) {
-        let releases = self.grants.drain(..).map(async |Grant { guard, since }| {
+        let releases = self.grants.drain(..).map(async |Grant { guard, since, .. }| {
             let token = guard.token();
             (token, since, guard.release().await)
         });
@@ -187,11 +188,11 @@ async fn take_all(
             biased;
             Some(lost) = first_lost(&grants) => Err(lost),
             acquired = join_or_acquire(nesting, &lock, taking, began) => acquired,
-            never = tell_who_is_in_front(&lock, report, began) => match never {},
+            never = tell_who_is_in_front(&lock, taking, report, began) => match never {},
         };
         let guard = acquired.map_err(|error| refusal(error, lock.name(), taking, report))?;
         let since = Instant::now();
-        grants.push(Grant { guard, since });
+        grants.push(Grant { guard, lock, since });
     }
     Ok(grants)
 }
@@ -215,7 +216,8 @@ pub(crate) fn reason(end: HoldEnd) -> &'static str {
     }
 }
 
-fn with_options(mut lock: Lock, taking: &Taking, owner: Option<&Owner>) -> Lock {
+fn with_options(locks: &LockManager, name: &str, taking: &Taking, owner: Option<&Owner>) -> Lock {
+    let mut lock = taking.wanted.lock(locks, name);
     if let Some(lease) = taking.lease {
         lock = lock.lease(lease);
     }
@@ -280,11 +282,11 @@ fn refusal(error: Error, name: &str, taking: &Taking, report: &Report) -> Failur
     }
 }
 
-async fn tell_who_is_in_front(lock: &Lock, report: &Report, began: Instant) -> Infallible {
+async fn tell_who_is_in_front(lock: &Lock, taking: &Taking, report: &Report, began: Instant) -> Infallible {
     sleep(FIRST_NOTICE).await;
     loop {
         if let Ok(status) = lock.status().await {
-            report.waiting(lock.name(), &status, began.elapsed());
+            report.waiting(lock.name(), taking.wanted.kind(), &status, began.elapsed());
         }
         sleep(NEXT_NOTICE).await;
     }

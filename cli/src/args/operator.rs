@@ -5,13 +5,15 @@ use std::time::Duration;
 use clap::Args;
 use clap_complete::Shell;
 
-use super::Connection;
+use super::{Connection, Kinds, Wanted};
 use crate::spans;
 
 #[derive(Debug, Args)]
 pub(crate) struct Holds {
     /// The name of the lock.
     pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) wanted: Wanted,
     #[command(flatten)]
     pub(crate) connection: Connection,
 }
@@ -64,6 +66,8 @@ pub(crate) struct Top {
 /// How locks are shown.
 #[derive(Debug, Args)]
 pub(crate) struct Looking {
+    #[command(flatten)]
+    pub(crate) kinds: Kinds,
     /// Write each lock as JSON, one a line.
     #[arg(long)]
     pub(crate) json: bool,
@@ -78,6 +82,8 @@ pub(crate) struct Release {
     /// The fence of the hold to end, as `status` shows it.
     #[arg(long, value_name = "N")]
     pub(crate) fence: u64,
+    #[command(flatten)]
+    pub(crate) kinds: Kinds,
     #[command(flatten)]
     pub(crate) connection: Connection,
 }

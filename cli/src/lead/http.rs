@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fairlock::{HoldToken, LockManager};
+use fairlock::{HoldToken, Holder, LockManager};
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
@@ -21,7 +21,7 @@ use tokio::time::sleep;
 
 use crate::connection::Place;
 use crate::exit::{Failure, IO};
-use crate::report::{Holding, Report};
+use crate::report::Report;
 
 /// An answer that takes longer than this leaves it unknown who leads: the lease may be over.
 const LATE: Duration = Duration::from_secs(3);
@@ -46,14 +46,14 @@ pub(super) struct Served {
 }
 
 /// What the last answer was, or why there was none.
-type Seen = Result<Option<Holding>, String>;
+type Seen = Result<Option<Holder>, String>;
 
 #[derive(Serialize)]
 struct Leader<'a> {
     name: &'a str,
     leading: bool,
     fence: Option<u64>,
-    leader: Option<&'a Holding>,
+    leader: Option<&'a Holder>,
 }
 
 impl Served {
@@ -97,7 +97,7 @@ pub(super) async fn serve(
     let name = served.name.clone();
     let who_leads = move |locks: LockManager| {
         let leadership = locks.leadership(&name);
-        async move { Ok(leadership.leader().await?.as_ref().map(Holding::of)) }
+        async move { leadership.leader().await }
     };
     // Nobody has to hear it.
     tokio::spawn(place.ask_on(LATE, who_leads, move |seen| drop(tell.send(seen))));

@@ -4,7 +4,9 @@ use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use fairlock::Listed;
+use fairlock::{Kind, Listed};
+
+use crate::report::in_use;
 
 /// The hand-offs of a lock are counted over so many looks.
 const LOOKS: usize = 10;
@@ -15,31 +17,43 @@ const KEPT: Duration = Duration::from_secs(30);
 #[derive(Clone, Debug)]
 pub(super) struct Row {
     pub(super) name: String,
-    /// The holder's label, or a question mark for a client that is not known. `None` if the lock is free.
+    pub(super) kind: Kind,
+    /// The holder's label, with a question mark for a client that is not known, or how much of the lock is in
+    /// use. `None` if the lock is free.
     pub(super) holder: Option<String>,
+    /// Of several holders, that of the one that came first.
     pub(super) held_for: Option<Duration>,
+    /// Of several holders, that of the one that came last.
     pub(super) fence: Option<u64>,
     pub(super) waiting: u64,
     pub(super) longest_wait: Option<Duration>,
-    /// How often another fence was seen, per second. Several hand-offs between two looks count once, so there
-    /// were at least so many. `None` after one look.
+    /// How often a larger fence was seen, per second. Several hand-offs between two looks count once, so
+    /// there were at least so many. `None` after one look.
     pub(super) changes: Option<f64>,
+}
+
+impl Row {
+    fn id(&self) -> (String, Kind) {
+        (self.name.clone(), self.kind)
+    }
 }
 
 impl From<Listed> for Row {
     fn from(listed: Listed) -> Row {
         let status = listed.status;
-        let (held_for, fence) = match &status.holder {
-            Some(holder) => (Some(holder.held_for), Some(holder.fence.get())),
-            None => (None, None),
+        let holders = status.holders.iter();
+        let label = |label: Option<&str>| match (label.unwrap_or("?"), listed.kind) {
+            (label, Kind::ReadWrite) => format!("a writer: {label}"),
+            (label, _) => label.to_owned(),
         };
+        let holder = status.holder.as_ref();
+        let holder = holder.map(|holder| label(holder.label.as_deref()));
         Row {
             name: listed.name,
-            holder: status
-                .holder
-                .map(|holder| holder.label.unwrap_or_else(|| "?".to_owned())),
-            held_for,
-            fence,
+            kind: listed.kind,
+            holder: in_use(listed.kind, &status).or(holder),
+            held_for: holders.clone().map(|holder| holder.held_for).max(),
+            fence: holders.map(|holder| holder.fence.get()).max(),
             waiting: status.waiting,
             longest_wait: status.longest_wait,
             changes: None,
@@ -61,34 +75,35 @@ pub(super) enum Sort {
 #[derive(Default)]
 struct History {
     fence: Option<u64>,
-    /// When it was looked at, and whether another fence was seen than before.
+    /// When it was looked at, and whether a larger fence was seen than before.
     looks: VecDeque<(Instant, bool)>,
 }
 
 impl History {
     fn look(&mut self, now: Instant, fence: Option<u64>) -> Option<f64> {
-        let is_other = fence.is_some() && self.fence.is_some() && fence != self.fence;
-        self.fence = fence.or(self.fence);
-        self.looks.push_back((now, is_other));
+        // Of several holders the last one may go first.
+        let is_later = self.fence.is_some() && fence > self.fence;
+        self.fence = fence.max(self.fence);
+        self.looks.push_back((now, is_later));
         if self.looks.len() > LOOKS {
             self.looks.pop_front();
         }
         let (first, _) = *self.looks.front()?;
         let span = now.duration_since(first).as_secs_f64();
         // What the first look saw came about before it.
-        let others = self
+        let later = self
             .looks
             .iter()
             .skip(1)
-            .filter(|(_, is_other)| *is_other)
+            .filter(|(_, is_later)| *is_later)
             .count();
-        (span > 0.0).then(|| f64::from(u32::try_from(others).unwrap_or(u32::MAX)) / span)
+        (span > 0.0).then(|| f64::from(u32::try_from(later).unwrap_or(u32::MAX)) / span)
     }
 }
 
 pub(super) struct Board {
     rows: Vec<Row>,
-    histories: HashMap<String, History>,
+    histories: HashMap<(String, Kind), History>,
     sort: Sort,
     /// How many rows are above the screen.
     offset: usize,
@@ -109,13 +124,13 @@ impl Board {
 
     /// Takes what a look has found. A lock may be found twice.
     pub(super) fn update(&mut self, now: Instant, found: Vec<Row>) {
-        let mut rows: HashMap<String, Row> = HashMap::new();
+        let mut rows: HashMap<(String, Kind), Row> = HashMap::new();
         for row in found {
-            rows.insert(row.name.clone(), row);
+            rows.insert(row.id(), row);
         }
         self.rows = rows.into_values().collect();
         for row in &mut self.rows {
-            let history = self.histories.entry(row.name.clone()).or_default();
+            let history = self.histories.entry(row.id()).or_default();
             row.changes = history.look(now, row.fence);
         }
         self.histories.retain(|_, history| {
@@ -148,7 +163,7 @@ impl Board {
             Reverse(key(one))
                 .cmp(&Reverse(key(other)))
                 .then_with(|| changes(other).total_cmp(&changes(one)))
-                .then_with(|| one.name.cmp(&other.name))
+                .then_with(|| (&one.name, one.kind).cmp(&(&other.name, other.kind)))
         });
         self.scroll(0);
     }
@@ -187,11 +202,14 @@ impl Board {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use fairlock::{Fence, LockManager, MemoryStore};
+
     use super::*;
 
     pub(in crate::top) fn row(name: &str, fence: u64, waiting: u64) -> Row {
         Row {
             name: name.to_owned(),
+            kind: Kind::Lock,
             holder: Some("web-7:4711".to_owned()),
             held_for: Some(Duration::from_secs(fence)),
             fence: Some(fence),
@@ -263,10 +281,57 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn lock_that_is_listed_twice_is_shown_once() {
+    fn lock_that_is_listed_twice_is_shown_once_and_each_kind_by_itself() {
         let mut board = Board::new();
-        board.update(Instant::now(), vec![row("a", 1, 1), row("a", 2, 2)]);
-        assert_eq!((board.len(), board.waiting()), (1, 2));
+        let semaphore = Row {
+            kind: Kind::Semaphore,
+            ..row("a", 3, 3)
+        };
+        board.update(Instant::now(), vec![row("a", 1, 1), row("a", 2, 2), semaphore]);
+        assert_eq!((board.len(), board.waiting()), (2, 5));
+    }
+
+    #[tokio::test]
+    async fn several_holders_are_summed_up() {
+        let locks = LockManager::builder().label("web-7:4711");
+        let locks = locks.in_memory(&MemoryStore::new()).unwrap();
+        let semaphore = locks.semaphore("a", 10).permits(3);
+        let shown = async || {
+            let listed = locks.list_all("*").await.unwrap();
+            let rows = listed.into_iter().map(Row::from);
+            let mut shown: Vec<_> = rows
+                .map(|row| (row.kind, row.holder.unwrap(), row.fence.unwrap()))
+                .collect();
+            shown.sort();
+            shown
+        };
+        let one = semaphore.acquire().await.unwrap();
+        let other = semaphore.acquire().await.unwrap();
+        let writer = locks.rw_lock("a").write().acquire().await.unwrap();
+        let fence = writer.fence().get();
+        let of_writer = (Kind::ReadWrite, "a writer: web-7:4711".to_owned(), fence);
+        let permits = |count, fence: Fence| {
+            (
+                Kind::Semaphore,
+                format!("{count} of 10 permits in use"),
+                fence.get(),
+            )
+        };
+        assert_eq!(shown().await, [permits(6, other.fence()), of_writer]);
+        writer.downgrade().await.unwrap();
+        other.release().await.unwrap();
+        let of_reader = (Kind::ReadWrite, "1 reader".to_owned(), fence);
+        assert_eq!(shown().await, [permits(3, one.fence()), of_reader]);
+    }
+
+    #[test]
+    fn end_of_the_last_of_several_holds_is_no_change() {
+        let mut board = Board::new();
+        let start = Instant::now();
+        for (second, fence) in [(0, 1), (1, 2), (2, 1), (3, 2), (4, 3)] {
+            board.update(start + Duration::from_secs(second), vec![row("a", fence, 0)]);
+        }
+        assert_eq!(board.shown(1)[0].changes, Some(0.5));
     }
 
     #[test]

@@ -110,7 +110,10 @@ async fn options_without_meaning_for_a_leader_are_refused() {
         (&["lead", "--also", "b", "a", "true"], "--also"),
         (&["lead", "--http", "4040", "a", "true"], "4040"),
         (&["lead", "a"], "fairlock lead a CMD"),
-        (&["lead", "--http", "127.0.0.1:0", "-s", "a"], "shared"),
+        (&["lead", "--http", "127.0.0.1:0", "-s", "a"], "--shared"),
+        (&["lead", "-x", "a", "true"], "--exclusive"),
+        (&["lead", "--permits", "1", "--of", "2", "a", "true"], "--permits"),
+        (&["lead", "--of", "2", "a", "true"], "--of"),
         (&["lead", "a{", "true"], "braces"),
     ] {
         let ended = run(args).await;

@@ -10,6 +10,7 @@ mod lead;
 mod look;
 mod loss;
 mod nesting;
+mod permits;
 mod pty;
 mod run;
 mod scene;

@@ -174,10 +174,15 @@ impl Running {
     }
 }
 
-/// The lock of this name, as a program that uses the library sees it.
-pub(crate) async fn lock(server: &Server, name: &str) -> Lock {
+/// A program that uses the library.
+pub(crate) async fn client(server: &Server) -> LockManager {
     let builder = LockManager::builder().label("rival");
-    builder.connect(&server.url()).await.unwrap().lock(name)
+    builder.connect(&server.url()).await.unwrap()
+}
+
+/// The lock of this name, as that program sees it.
+pub(crate) async fn lock(server: &Server, name: &str) -> Lock {
+    client(server).await.lock(name)
 }
 
 pub(crate) async fn until_waiting(lock: &Lock, count: u64) {

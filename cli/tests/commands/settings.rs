@@ -87,7 +87,6 @@ async fn options_of_flock_alone_are_answered_with_a_sentence() {
     for (args, words) in [
         (&["run", "-F", "a", "true"][..], "renews the lease"),
         (&["run", "-o", "a", "true"], "nothing to close"),
-        (&["run", "-s", "a", "true"], "only exclusive locks"),
         (&["run", "-u", "9"], "given back when CMD ends"),
         (&["run", "9"], "a file descriptor cannot hold this lock"),
     ] {
@@ -95,8 +94,6 @@ async fn options_of_flock_alone_are_answered_with_a_sentence() {
         assert_eq!(ended.code, Some(64), "{args:?} {ended:?}");
         assert!(ended.err.contains(words), "{args:?} {ended:?}");
     }
-    // This one asks for what is so anyway.
-    assert_eq!(run(&["run", "-x", &name(), "true"]).await.code, Some(0));
 }
 
 #[tokio::test]

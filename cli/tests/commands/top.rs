@@ -86,6 +86,40 @@ async fn top_shows_who_holds_and_waits_as_it_changes() {
 }
 
 #[tokio::test]
+async fn top_shows_each_kind_by_itself() {
+    let url = Server::shared().await.url();
+    let prefix = prefix();
+    let locks = client(&url, &prefix).await;
+    let Some(mut pty) = start(&url, &prefix, &[]) else {
+        return;
+    };
+    let permits = locks.semaphore("api", 10).permits(7).acquire().await.unwrap();
+    let writer = locks.rw_lock("config").write().acquire().await.unwrap();
+    pty.until("both are there", |screen| {
+        screen.contains("7 of 10 permits in use") && screen.contains("a writer: rival")
+    })
+    .await;
+    let (_lock, _one) = (
+        locks.lock("api").acquire().await.unwrap(),
+        locks.semaphore("api", 10).acquire().await.unwrap(),
+    );
+    writer.downgrade().await.unwrap();
+    pty.until("they have changed", |screen| {
+        screen.contains("3 locks, 0 waiting")
+            && screen.contains("8 of 10 permits in use")
+            && screen.contains("1 reader ")
+    })
+    .await;
+    permits.release().await.unwrap();
+    pty.until("one permit is left", |screen| {
+        screen.contains("1 of 10 permits in use")
+    })
+    .await;
+    pty.type_in("q");
+    assert_eq!(pty.code().await, Some(0));
+}
+
+#[tokio::test]
 async fn top_gives_the_terminal_back_at_a_signal_and_at_ctrl_c() {
     let url = Server::shared().await.url();
     for (signal, code) in [

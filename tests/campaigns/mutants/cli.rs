@@ -7,6 +7,7 @@ const CHECK: &str = "cli/src/check.rs";
 const CONNECTION: &str = "cli/src/connection.rs";
 const HOLD: &str = "cli/src/hold.rs";
 const HTTP: &str = "cli/src/lead/http.rs";
+const KIND: &str = "cli/src/args/kind.rs";
 const LEAD: &str = "cli/src/lead.rs";
 const LOOK: &str = "cli/src/look.rs";
 const LOSS: &str = "cli/src/loss.rs";
@@ -31,6 +32,7 @@ const ON_LEAD: &[&str] = &["--package fairlock-cli --test commands lead::"];
 const ON_LOOK: &[&str] = &["--package fairlock-cli --test commands look::"];
 const ON_LOSS: &[&str] = &["--package fairlock-cli --test commands loss::"];
 const ON_NESTING: &[&str] = &["--package fairlock-cli --test commands nesting::"];
+const ON_PERMITS: &[&str] = &["--package fairlock-cli --test commands permits::"];
 const ON_SETTINGS: &[&str] = &["--package fairlock-cli --test commands settings::"];
 const ON_SIGNALS: &[&str] = &["--package fairlock-cli --test commands signals::"];
 const ON_TERMINAL: &[&str] = &["--package fairlock-cli --test commands terminal::"];
@@ -101,12 +103,18 @@ pub(super) const EDITS: &[Edit] = &[
     edit("top says that nobody answers", TOP, "since > interval + PATIENCE", "since > Duration::MAX / 2", ON_TOP),
     edit("top ends if it is refused", TOP, "if look.rows.is_empty() && !error.is_transient()", "if false && error.is_transient()", ON_TOP),
     edit("top keeps the locks that it has seen", TOP, "Some(last) if look.rows.is_empty() => error = Some(last),", "Some(last) if false => error = Some(last),", ON_TOP),
-    edit("top counts no change at the first look", BOARD, "fence.is_some() && self.fence.is_some() && fence != self.fence", "fence != self.fence", ON_TOP),
+    edit("top counts no change at the first look", BOARD, "self.fence.is_some() && fence > self.fence", "fence > self.fence", ON_TOP),
+    edit("top counts no change when the last of several holders goes", BOARD, "fence > self.fence", "fence != self.fence", ON_TOP),
     edit("top shows no control characters", SCREEN, "std::iter::once(printable(&row.name))", "std::iter::once(row.name.clone())", ON_TOP),
     edit("no control characters are shown", REPORT, "if c.is_control()", "if c == '\\0'", ON_LOOK),
     edit("a wrong pattern is refused before a server is asked", LOOK, "    place.check_pattern(&list.pattern).await?;\n", "", ON_LOOK),
     edit("a watch does not ask without a pause", LOOK, "    spans::check(\"--interval\", watch.interval, MIN_INTERVAL)?;\n", "", ON_LOOK),
-    edit("a watch tells that a lock is kept", LOOK, "(holder.fence, holder.holds, holder.kept)", "(holder.fence, holder.holds)", ON_LOOK),
+    edit("a watch tells that a lock is kept", LOOK, "holder.permits, holder.kept)", "holder.permits, false)", ON_LOOK),
+    edit("a script that asks is told of as much as a run would take", KIND, "holder.permits >= least", "holder.permits >= least.min(1)", ON_PERMITS),
+    edit("what has no owner is taken without one", NESTING, "kind == Kind::Lock && !place.is_quorum()", "!place.is_quorum()", ON_PERMITS),
+    edit("a fence of two kinds is refused", LOOK, ".count() > 1", ".count() > 3", ON_PERMITS),
+    edit("of a name the kinds in use are shown", LOOK, "None => !told.is_free() || ", "None => true || ", ON_PERMITS),
+    edit("several holders are shown below", REPORT, "    if in_use(kind, status).is_none() {", "    if true {", ON_PERMITS),
     edit("the end of an empty stdin does not end a hold", HOLD, "kind.is_ok_and(|kind| kind.is_fifo() || kind.is_socket())", "kind.is_ok()", ON_HOLD),
     edit("a command that cannot be started keeps no lock taken", "cli/src/taking.rs",
         "holder.kept && holder.fence == fence", "false", &["--package fairlock-cli --test commands hold::"]),
