@@ -9,25 +9,41 @@ use fairlock_benches::Outcome;
 use crate::condition::Condition;
 use crate::strategy::Strategy;
 use crate::topology::Topology;
+use crate::workload::{Load, Side, Workload};
 
 /// The turns in one tenure, unless the command line says otherwise.
 pub(crate) const LOCAL_HANDOFFS: u32 = 64;
 
-/// Compares strategies on one contended lock, with processes of their own as clients.
+/// Compares strategies on one contended lock, semaphore or read/write lock, with processes of their own as
+/// clients.
 ///
 /// The servers are started on free loopback ports and ended afterwards, unless --url names a running one.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "contention", args_override_self = true)]
 pub(crate) struct CompareArgs {
-    /// Client processes that share the waiters
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) processes: u32,
-    /// Numbers of waiters, one after the other
-    #[arg(long, value_delimiter = ',', default_values_t = [4, 64, 256], value_parser = clap::value_parser!(u32).range(1..))]
+    /// What the waiters share
+    #[arg(long, value_enum, default_value_t = Workload::Lock)]
+    pub(crate) kind: Workload,
+    /// Permits of a semaphore
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) capacity: u32,
+    /// Those of the waiters of `rw` that write, in a process of their own
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) writers: u32,
+    /// Time from a writer's release until it asks again, in µs
+    #[arg(long, default_value_t = 20_000)]
+    pub(crate) pause_us: u64,
+    /// Numbers of client processes that share the waiters, one after the other [default: 4; for readers
+    /// 1,2,4,8]
+    #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) processes: Vec<u32>,
+    /// Numbers of waiters, one after the other [default: 4,64,256 for a lock, 4,64 for a semaphore, else 64]
+    #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) waiters: Vec<u32>,
-    /// Time for which the lock is held, in µs; tokio's timers round it up to whole milliseconds
-    #[arg(long, default_value_t = 0)]
-    pub(crate) hold_us: u64,
+    /// Times of a hold in µs, one after the other; tokio's timers round them up to whole milliseconds
+    /// [default: 0; for a semaphore 0,5000; for rw 5000]
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) hold_us: Vec<u64>,
     /// Measured time of a round
     #[arg(long, default_value_t = 5.0, value_parser = seconds)]
     pub(crate) seconds: f64,
@@ -98,7 +114,8 @@ pub(crate) struct CompareArgs {
 }
 
 impl CompareArgs {
-    /// Leaves out the strategies that cannot run on this topology, and says so. Sets the conditions.
+    /// Leaves out the strategies that cannot run like this, and says so. Sets the conditions, and what was
+    /// not given.
     pub(crate) fn fitting(mut self) -> Outcome<CompareArgs> {
         let topology = self.topology;
         if self.delay_us > 0 && !matches!(topology, Topology::Standalone | Topology::Quorum) {
@@ -120,22 +137,56 @@ impl CompareArgs {
         if self.local_handoffs.is_some() && !self.strategies.contains(&Strategy::Local) {
             self.strategies.push(Strategy::Local);
         }
-        let left_out = self.strategies.iter().filter(|one| !one.runs_on(topology));
-        for strategy in left_out {
-            eprintln!(
-                "{}: left out, since it does not run in this topology",
-                strategy.name()
-            );
+        let kind = self.kind;
+        let is_only_of_locks = topology == Topology::Quorum
+            || self.svg.is_some()
+            || self.locks.is_some()
+            || !self.shares.is_empty();
+        if kind != Workload::Lock && is_only_of_locks {
+            return Err("a quorum, --svg, --locks and --shares are for --kind lock".into());
         }
-        self.strategies.retain(|one| one.runs_on(topology));
+        self.strategies.retain(|one| {
+            let fits = one.runs_on(topology) && one.takes(kind);
+            if !fits {
+                eprintln!("{}: left out, since it does not run like this", one.name());
+            }
+            fits
+        });
         if !self.shares.is_empty() {
-            self.processes = u32::try_from(self.shares.len())?;
+            self.processes = vec![u32::try_from(self.shares.len())?];
             self.waiters = vec![self.shares.iter().sum()];
+        }
+        let (waiters, processes, holds) = kind.defaults();
+        self.waiters.extend(self.locks);
+        or_default(&mut self.waiters, waiters);
+        or_default(&mut self.processes, processes);
+        or_default(&mut self.hold_us, holds);
+        match kind {
+            Workload::Rw if self.waiters.iter().any(|&waiters| waiters <= self.writers) => {
+                return Err("rw needs more --waiters than --writers".into());
+            }
+            Workload::Rw => {}
+            _ => self.writers = 0,
         }
         if self.strategies.is_empty() {
             return Err("no strategy is left".into());
         }
         Ok(self)
+    }
+
+    /// The numbers of waiters, with the processes and the holds.
+    pub(crate) fn loads(&self) -> Vec<Load> {
+        let mut loads = Vec::new();
+        for &hold_us in &self.hold_us {
+            for &waiters in &self.waiters {
+                loads.extend(self.processes.iter().map(|&processes| Load {
+                    waiters,
+                    processes,
+                    hold_us,
+                }));
+            }
+        }
+        loads
     }
 
     /// The strategies with their conditions, in the order of the first round.
@@ -182,6 +233,15 @@ pub(crate) struct ClientArgs {
     /// Time for which a task holds the lock, in µs
     #[arg(long)]
     pub(crate) hold_us: u64,
+    /// What they take
+    #[arg(long, value_enum, default_value_t = Side::Lock)]
+    pub(crate) side: Side,
+    /// Permits of the semaphore
+    #[arg(long, default_value_t = 1)]
+    pub(crate) capacity: u32,
+    /// Time from a release until the task asks again, in µs
+    #[arg(long, default_value_t = 0)]
+    pub(crate) pause_us: u64,
     /// Turns in one tenure of `local`
     #[arg(long, default_value_t = LOCAL_HANDOFFS)]
     pub(crate) local_handoffs: u32,
@@ -209,7 +269,7 @@ pub(crate) struct ClientArgs {
 #[derive(Debug)]
 pub(crate) enum Face {
     Client(ClientArgs),
-    Compare(CompareArgs),
+    Compare(Box<CompareArgs>),
 }
 
 impl Face {
@@ -217,8 +277,14 @@ impl Face {
     pub(crate) fn from_command_line() -> Face {
         match std::env::args().any(|arg| arg == "--peer" || arg.starts_with("--peer=")) {
             true => Face::Client(ClientArgs::parse()),
-            false => Face::Compare(CompareArgs::parse()),
+            false => Face::Compare(Box::new(CompareArgs::parse())),
         }
+    }
+}
+
+fn or_default<T: Clone>(values: &mut Vec<T>, default: &[T]) {
+    if values.is_empty() {
+        values.extend_from_slice(default);
     }
 }
 

@@ -67,7 +67,7 @@ pub(crate) fn of_quorum(rounds: &[Round]) -> String {
     line("Jain's index, the least of all rounds", least, 0.99, true);
     for waiters in all_waiters(rounds) {
         let commands = of(rounds, Strategy::Fairlock, Condition::Near, waiters)
-            .map(|round| round.commands as f64 / round.findings.acquisitions as f64);
+            .map(|round| round.commands / round.findings.acquisitions as f64);
         let what = format!("commands per acquisition, {waiters} waiters");
         line(&what, median(commands), 6.2, false);
     }
@@ -81,12 +81,12 @@ fn of(
     waiters: u32,
 ) -> impl Iterator<Item = &Round> {
     let wanted = (strategy, condition, waiters);
-    (rounds.iter()).filter(move |round| (round.strategy, round.condition, round.waiters) == wanted)
+    (rounds.iter()).filter(move |round| (round.strategy, round.condition, round.load.waiters) == wanted)
 }
 
 fn is_redlock(round: &Round) -> bool {
     let is_peer = matches!(round.strategy, Strategy::Peer(peer) if peer.in_quorum);
-    is_peer && (round.condition, round.waiters) == (Condition::Near, WAITERS)
+    is_peer && (round.condition, round.load.waiters) == (Condition::Near, WAITERS)
 }
 
 fn rate(round: &Round) -> f64 {
@@ -98,7 +98,7 @@ fn find(rounds: &[Round], round: u32, strategy: Strategy, condition: Condition) 
 }
 
 fn all_waiters(rounds: &[Round]) -> Vec<u32> {
-    let mut all: Vec<u32> = rounds.iter().map(|round| round.waiters).collect();
+    let mut all: Vec<u32> = rounds.iter().map(|round| round.load.waiters).collect();
     all.sort_unstable();
     all.dedup();
     all

@@ -94,9 +94,10 @@ pub(crate) async fn run(args: &ClientArgs) -> Outcome<()> {
             start_ns: args.start,
             end_ns: args.end,
             hold: Duration::from_micros(args.hold_us),
+            pause: Duration::from_micros(args.pause_us),
             diary: diary.clone(),
         };
-        tokio::spawn(plan.run(connected.taker(&name)));
+        tokio::spawn(plan.run(connected.taker(&name, args.side, args.capacity)));
     }
     sleep_until(args.end).await;
 
@@ -113,6 +114,7 @@ pub(crate) async fn run(args: &ClientArgs) -> Outcome<()> {
                     granted_ns,
                     released_ns: row.released_ns.filter(|_| granted_ns.is_some()),
                     fence: row.fence.filter(|_| args.fences && granted_ns.is_some()),
+                    permits: 1,
                 }
             )?;
         }
@@ -127,6 +129,7 @@ struct Plan {
     start_ns: i64,
     end_ns: i64,
     hold: Duration,
+    pause: Duration,
     diary: Diary,
 }
 
@@ -150,6 +153,9 @@ impl Plan {
             self.diary.released();
             if let Err(e) = taker.release().await {
                 complain("release", &*e).await;
+            }
+            if !self.pause.is_zero() {
+                tokio::time::sleep(self.pause).await;
             }
         }
     }

@@ -1,5 +1,5 @@
-//! One contended lock: compares the spin lock, publish-then-compete and fairlock. `benches/README.md` says
-//! how to run it and how to read it.
+//! One contended lock, semaphore or read/write lock: compares the spin lock, publish-then-compete, fairlock
+//! and what others use. `benches/README.md` says how to run it and how to read it.
 //!
 //! The program has two modes. With `--peer` it is one client process, which takes the lock from several tasks
 //! and writes a row for every wait. Otherwise it is the comparison: it starts servers and client processes
@@ -15,6 +15,7 @@ mod condition;
 mod cost;
 mod others;
 mod peer;
+mod permits;
 mod picture;
 mod place;
 mod publish;
@@ -24,6 +25,7 @@ mod round;
 mod spread;
 mod strategy;
 mod topology;
+mod workload;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -32,6 +34,7 @@ use fairlock_benches::{Outcome, exit_code, say_how_to_run};
 
 use args::{CompareArgs, Face};
 use topology::Topology;
+use workload::Workload;
 
 // One worker thread. The client processes and the server already outnumber the cores of most machines, and
 // every strategy loses throughput to threads that wake each other.
@@ -49,7 +52,7 @@ async fn main() -> ExitCode {
             failed => failed,
         },
         Face::Compare(args) => tokio::select! {
-            outcome = compare(args) => outcome,
+            outcome = compare(*args) => outcome,
             // The servers and the client processes end when the comparison is dropped.
             signal = interrupted() => Err(signal.into()),
         },
@@ -73,7 +76,10 @@ async fn contended(args: &mut CompareArgs) -> Outcome<()> {
     let field = record::Field::prepare(args).await?;
     let rounds = compare::run(args, &field.places).await?;
     let lines = report::pooled(args, &rounds);
-    let table = report::table(args, &lines);
+    let table = match args.kind {
+        Workload::Lock => report::table(args, &lines),
+        _ => permits::table(args, &lines) + "\n" + permits::LEGEND,
+    };
     let bars = match args.topology {
         Topology::Quorum => bars::of_quorum(&rounds),
         _ => String::new(),
@@ -81,11 +87,24 @@ async fn contended(args: &mut CompareArgs) -> Outcome<()> {
     let printed = [table, bars, field.describe(), report::complaints(&rounds)].join("\n");
     print(&printed)?;
     if let Some(path) = &args.record {
-        std::fs::write(path, record::markdown(args, &lines, &printed))?;
+        let page = match args.kind {
+            Workload::Lock => record::markdown(args, &lines, &printed),
+            _ => record::section(
+                args,
+                &permits::table(args, &lines),
+                &field,
+                &report::complaints(&rounds),
+            ),
+        };
+        std::fs::write(path, page)?;
         print(&format!("record:      {}", path.display()))?;
     }
     if let Some(path) = &args.csv {
-        std::fs::write(path, report::csv(args, &rounds))?;
+        let csv = match args.kind {
+            Workload::Lock => report::csv(args, &rounds),
+            _ => permits::csv(args, &rounds),
+        };
+        std::fs::write(path, csv)?;
         print(&format!("every round: {}", path.display()))?;
     }
     if let Some(path) = &args.svg {

@@ -5,12 +5,16 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use crate::workload::Workload;
+
 /// A library with its settings.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Peer {
     pub(crate) name: &'static str,
     program: Program,
     pub(crate) kind: Kind,
+    /// What its waiters can share.
+    pub(crate) takes: &'static [Workload],
     /// Whether its program takes the URLs of several servers, for a lock on a majority of them.
     pub(crate) in_quorum: bool,
     /// The settings, for the reader of the figures.
@@ -50,6 +54,7 @@ const fn peer(name: &'static str, program: Program, kind: Kind, settings: &'stat
         name,
         program,
         kind,
+        takes: &[Workload::Lock],
         in_quorum: false,
         settings,
     }
@@ -58,6 +63,16 @@ const fn peer(name: &'static str, program: Program, kind: Kind, settings: &'stat
 /// A peer that also makes a lock on a majority of several servers.
 const fn in_quorum(mut peer: Peer) -> Peer {
     peer.in_quorum = true;
+    peer
+}
+
+const fn semaphore(mut peer: Peer) -> Peer {
+    peer.takes = &[Workload::Semaphore];
+    peer
+}
+
+const fn rw_lock(mut peer: Peer) -> Peer {
+    peer.takes = &[Workload::Rw, Workload::Readers];
     peer
 }
 
@@ -132,6 +147,31 @@ pub(crate) const PEERS: &[Peer] = &[
         ZooKeeper,
         "InterProcessMutex, one client per process",
     ),
+    semaphore(peer(
+        "redisson-semaphore",
+        Java,
+        Redis,
+        "RPermitExpirableSemaphore, leases of 30 s",
+    )),
+    semaphore(peer(
+        "curator-semaphore",
+        Java,
+        ZooKeeper,
+        "InterProcessSemaphoreV2, one client per process",
+    )),
+    semaphore(peer(
+        "polling",
+        Rust,
+        Redis,
+        "written for this bench: a set of holders, tries again after 10 … 800 ms",
+    )),
+    rw_lock(peer("redisson-rw", Java, Redis, "RReadWriteLock, defaults")),
+    rw_lock(peer(
+        "curator-rw",
+        Java,
+        ZooKeeper,
+        "InterProcessReadWriteLock, one client per process",
+    )),
 ];
 
 impl Peer {

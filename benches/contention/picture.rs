@@ -86,7 +86,7 @@ impl Panel {
         let values = [Some(self.solid), dashed];
         let seen = contended(lines).flat_map(|line| values.iter().flatten().filter_map(|value| value(line)));
         let (min_y, max_y) = range(seen.filter(|y| *y > 0.0));
-        let (min_x, max_x) = range(contended(lines).map(|line| f64::from(line.waiters)));
+        let (min_x, max_x) = range(contended(lines).map(|line| f64::from(line.load.waiters)));
 
         let mut chart = ChartBuilder::on(area)
             .caption(
@@ -145,14 +145,14 @@ impl Panel {
 
 /// A single waiter has nobody to hand over to and nothing to wait for.
 fn contended(lines: &[Line]) -> impl Iterator<Item = &Line> {
-    lines.iter().filter(|line| line.waiters > 1)
+    lines.iter().filter(|line| line.load.waiters > 1)
 }
 
 /// The curve of one strategy, from left to right. A logarithmic scale cannot show a zero.
 fn points(lines: &[Line], strategy: Strategy, value: Value) -> Vec<(f64, f64)> {
     let of_it = contended(lines).filter(|line| line.strategy == strategy);
     let mut points: Vec<(f64, f64)> = of_it
-        .filter_map(|line| Some((f64::from(line.waiters), value(line)?)))
+        .filter_map(|line| Some((f64::from(line.load.waiters), value(line)?)))
         .filter(|p| p.1 > 0.0)
         .collect();
     points.sort_by(|a, b| a.0.total_cmp(&b.0));

@@ -9,6 +9,7 @@ use fairlock_benches::analysis::quantile;
 use fairlock_benches::machine::machine;
 
 use crate::args::CompareArgs;
+use crate::permits;
 use crate::place::Place;
 use crate::report::Line;
 use crate::strategy::Strategy;
@@ -109,6 +110,16 @@ pub(crate) fn markdown(args: &CompareArgs, lines: &[Line], printed: &str) -> Str
     out
 }
 
+/// A part of the page about semaphores and read/write locks.
+pub(crate) fn section(args: &CompareArgs, table: &str, field: &Field, complaints: &str) -> String {
+    let title = args.kind.title(args);
+    let title = title[..1].to_uppercase() + &title[1..];
+    let (command, machine) = (command_line(), machine());
+    let rest = [permits::LEGEND, &field.describe(), complaints].join("\n");
+    let rest = rest.trim_end();
+    format!("## {title}\n\nOne run of `{command}`, on {machine}.\n\n{table}\n```text\n{rest}\n```\n")
+}
+
 /// The arguments of this run, without files and folders, which are those of this machine.
 fn command_line() -> String {
     const PLACES: [&str; 5] = ["--record", "--csv", "--svg", "--rows", "--programs"];
@@ -134,7 +145,7 @@ fn summary(args: &CompareArgs, lines: &[Line]) -> String {
 
     let find = |strategy, waiters| {
         let mut all = lines.iter();
-        all.find(|line| line.strategy == strategy && line.waiters == waiters)
+        all.find(|line| line.strategy == strategy && line.load.waiters == waiters)
     };
     let rate = |strategy| find(strategy, most).map_or(0.0, |line| line.findings.handoffs_per_s());
     let mut strategies = args.strategies.clone();

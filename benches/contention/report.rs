@@ -10,37 +10,44 @@ use crate::compare::Round;
 use crate::condition::Condition;
 use crate::strategy::Strategy;
 use crate::topology::Topology;
+use crate::workload::{Load, Side};
 
-/// All rounds of one strategy with one number of waiters, under one condition.
+/// All rounds of one strategy under one load and one condition, as one side saw them.
 #[derive(Debug)]
 pub(crate) struct Line {
     pub(crate) strategy: Strategy,
     pub(crate) condition: Condition,
-    pub(crate) waiters: u32,
+    pub(crate) load: Load,
+    pub(crate) side: Side,
     pub(crate) findings: Findings,
-    commands: u64,
-    server: Duration,
+    pub(crate) commands: f64,
+    pub(crate) server: Duration,
     /// The median of the rounds.
-    ping: Duration,
+    pub(crate) ping: Duration,
 }
 
 /// Pools the rounds, in the order of the arguments.
 pub(crate) fn pooled(args: &CompareArgs, rounds: &[Round]) -> Vec<Line> {
     let mut lines = Vec::new();
-    for &waiters in &args.waiters {
-        for (strategy, condition) in args.kinds() {
+    for load in args.loads() {
+        let kinds = args.kinds().into_iter();
+        let sides = args.kind.sides();
+        for ((strategy, condition), &side) in
+            kinds.flat_map(|kind| sides.iter().map(move |side| (kind, side)))
+        {
             let mut pings = Vec::new();
             let mut line = Line {
                 strategy,
                 condition,
-                waiters,
+                load,
+                side,
                 findings: Findings::default(),
-                commands: 0,
+                commands: 0.0,
                 server: Duration::ZERO,
                 ping: Duration::ZERO,
             };
             for round in rounds.iter().filter(|round| {
-                (round.strategy, round.condition, round.waiters) == (strategy, condition, waiters)
+                (round.strategy, round.condition, round.load, round.side) == (strategy, condition, load, side)
             }) {
                 line.findings.add(round.findings.clone());
                 line.commands += round.commands;
@@ -84,8 +91,8 @@ pub(crate) fn table(args: &CompareArgs, lines: &[Line]) -> String {
     let mut out = format!(
         "\none lock, {}{servers}, {} client processes, held {} µs, {} × {} s after {} s of warm-up{}\n\n",
         args.topology.name(),
-        args.processes,
-        args.hold_us,
+        listed(&args.processes),
+        listed(&args.hold_us),
         args.rounds,
         args.seconds,
         args.warmup,
@@ -110,8 +117,8 @@ pub(crate) fn table(args: &CompareArgs, lines: &[Line]) -> String {
     let mut waiters = None;
     for line in lines {
         if waiters
-            .replace(line.waiters)
-            .is_some_and(|before| before != line.waiters)
+            .replace(line.load.waiters)
+            .is_some_and(|before| before != line.load.waiters)
         {
             row(Default::default());
         }
@@ -161,10 +168,10 @@ impl Line {
         [
             self.strategy.name().to_owned(),
             self.condition.name().to_owned(),
-            self.waiters.to_string(),
+            self.load.waiters.to_string(),
             format!("{:.0}", found.acquisitions_per_s()),
             format!("{:.0}", found.handoffs_per_s()),
-            per_acquisition(self.commands as f64, 2),
+            per_acquisition(self.commands, 2),
             value(gap, 1e3, 0),
             value(quantile(&found.gaps_ns, 990), 1e3, 0),
             value(gap.filter(|_| ping > 0.0), ping, 2),
@@ -177,6 +184,12 @@ impl Line {
             value(Some(ping).filter(|ping| *ping > 0.0), 1e3, 0),
         ]
     }
+}
+
+/// Values with commas between them.
+fn listed<T: ToString>(values: &[T]) -> String {
+    let all: Vec<String> = values.iter().map(T::to_string).collect();
+    all.join(", ")
 }
 
 /// One line per round.
@@ -194,10 +207,10 @@ pub(crate) fn csv(args: &CompareArgs, rounds: &[Round]) -> String {
         };
         let cells = [
             round.strategy.name().to_owned(),
-            round.waiters.to_string(),
+            round.load.waiters.to_string(),
             round.round.to_string(),
-            args.processes.min(round.waiters).to_string(),
-            args.hold_us.to_string(),
+            round.side.processes(args, round.load).to_string(),
+            round.load.hold_us.to_string(),
             args.delay_us.to_string(),
             args.seconds.to_string(),
             found.acquisitions.to_string(),
@@ -229,7 +242,7 @@ pub(crate) fn complaints(rounds: &[Round]) -> String {
     for round in rounds {
         if let Some(first) = round.errors.first() {
             let (name, condition) = (round.strategy.name(), round.condition.name());
-            let (waiters, count) = (round.waiters, round.errors.len());
+            let (waiters, count) = (round.load.waiters, round.errors.len());
             let _ = writeln!(
                 out,
                 "{name}, {condition}, with {waiters} waiters: {count} complaints, the first: {first}"
@@ -239,11 +252,12 @@ pub(crate) fn complaints(rounds: &[Round]) -> String {
     out
 }
 
-/// What makes the run a failure: two waiters had the lock at the same time, a fence was not above those
+/// What makes the run a failure: two waiters had the lock at the same time, or more than the capacity were
+/// inside, a fence was not above those
 /// before it, or processes failed, so that figures are missing.
 pub(crate) fn failure(rounds: &[Round]) -> Option<String> {
     let overlaps = counted(rounds, |round| round.findings.overlaps)
-        .map(|rounds| format!("the lock was granted while another waiter held it ({rounds})"));
+        .map(|rounds| format!("a grant came before there was room for it ({rounds})"));
     let stale = counted(rounds, |round| round.findings.stale_fences)
         .map(|rounds| format!("a fence was not above those of earlier grants ({rounds})"));
     let failed =
@@ -258,7 +272,7 @@ fn counted(rounds: &[Round], number: impl Fn(&Round) -> usize) -> Option<String>
         .iter()
         .filter(|round| number(round) > 0)
         .map(|round| {
-            let (name, waiters, number) = (round.strategy.name(), round.waiters, number(round));
+            let (name, waiters, number) = (round.strategy.name(), round.load.waiters, number(round));
             format!("{name} with {waiters} waiters: {number}")
         })
         .collect();

@@ -16,6 +16,7 @@ use crate::client::{monotonic_ns, sleep_until};
 use crate::cost::Cost;
 use crate::place::Place;
 use crate::strategy::Strategy;
+use crate::workload::{Load, Side};
 
 /// Time for the client processes to start and connect, and a little more for each waiter.
 const READY: Duration = Duration::from_millis(400);
@@ -34,7 +35,7 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 pub(crate) struct Task<'a> {
     pub(crate) place: &'a Place,
     pub(crate) strategy: Strategy,
-    pub(crate) waiters: u32,
+    pub(crate) load: Load,
     /// Whether each waiter has a lock of its own.
     pub(crate) apart: bool,
     /// The name of the round.
@@ -81,7 +82,7 @@ impl<'a> Stage<'a> {
     /// Runs a round. On a busy machine the processes of some languages are not ready in time. The round is
     /// then repeated with more time.
     pub(crate) async fn play(&self, task: &Task<'_>) -> Outcome<Played> {
-        let mut ready = ready(task.strategy, task.waiters);
+        let mut ready = ready(task.strategy, task.load.waiters);
         loop {
             let played = self.play_after(ready, task).await?;
             if !played.errors.iter().any(|e| e.ends_with(LATE)) || ready > MOST_READY {
@@ -95,12 +96,15 @@ impl<'a> Stage<'a> {
         let start_ns = monotonic_ns() + nanos(ready);
         let begin_ns = start_ns + nanos(Duration::from_secs_f64(self.args.warmup));
         let end_ns = begin_ns + nanos(Duration::from_secs_f64(self.args.seconds));
-        let processes = self.args.processes.min(task.waiters);
         let mut clients = Vec::new();
-        for id in 0..processes {
-            let equal = task.waiters / processes + u32::from(id < task.waiters % processes);
-            let share = *self.args.shares.get(id as usize).unwrap_or(&equal);
-            clients.push(self.client(task, share, id, start_ns, end_ns)?);
+        for &side in self.args.kind.sides() {
+            let waiters = side.waiters(self.args, task.load);
+            let processes = side.processes(self.args, task.load);
+            for id in 0..processes {
+                let equal = waiters / processes + u32::from(id < waiters % processes);
+                let share = *self.args.shares.get(id as usize).unwrap_or(&equal);
+                clients.push(self.client(task, side, share, id, start_ns, end_ns)?);
+            }
         }
 
         self.pass_time(begin_ns).await;
@@ -139,11 +143,16 @@ impl<'a> Stage<'a> {
     fn client(
         &self,
         task: &Task<'_>,
+        side: Side,
         waiters: u32,
         id: u32,
         start_ns: i64,
         end_ns: i64,
     ) -> io::Result<Client> {
+        let id = match side {
+            Side::Write => format!("write{id}"),
+            _ => id.to_string(),
+        };
         let rows = self.scratch.folder.join(format!("{}-{id}.csv", task.label));
         // Every round has a lock of its own, so that it does not meet the leftovers of an earlier one.
         let name = format!("contention:{}:{start_ns}", task.label);
@@ -158,12 +167,23 @@ impl<'a> Stage<'a> {
             }
         };
         let program = program.ok_or_else(|| io::Error::other("the program of a peer is missing"))?;
-        let process = Command::from(program)
+        let mut command = Command::from(program);
+        if side != Side::Lock {
+            let pause_us = if side == Side::Write {
+                self.args.pause_us
+            } else {
+                0
+            };
+            command
+                .args(["--side", side.name(), "--pause-us", &pause_us.to_string()])
+                .args(["--capacity", &self.args.capacity.to_string()]);
+        }
+        let process = command
             .args(["--peer", task.strategy.name(), "--url", task.place.url()])
             .args(["--name", &name])
             .args(["--waiters", &waiters.to_string()])
-            .args(["--hold-us", &self.args.hold_us.to_string()])
-            .args(["--id", &id.to_string()])
+            .args(["--hold-us", &task.load.hold_us.to_string()])
+            .args(["--id", &id])
             .args(["--start", &start_ns.to_string(), "--end", &end_ns.to_string()])
             .args(task.apart.then_some("--apart"))
             .arg("--out")
@@ -173,7 +193,12 @@ impl<'a> Stage<'a> {
             .stderr(Stdio::piped())
             .kill_on_drop(true)
             .spawn()?;
-        Ok(Client { process, rows })
+        let permits = side.party(self.args, task.load).permits;
+        Ok(Client {
+            process,
+            rows,
+            permits,
+        })
     }
 
     /// Shows what is running.
@@ -211,6 +236,7 @@ fn ready(strategy: Strategy, waiters: u32) -> Duration {
 struct Client {
     process: Child,
     rows: PathBuf,
+    permits: u32,
 }
 
 impl Client {
@@ -228,10 +254,10 @@ impl Client {
             return Err(format!("a client process failed ({}): {last}", output.status).into());
         }
         for line in std::fs::read_to_string(&self.rows)?.lines() {
-            history.push(
-                Wait::parse(line)
-                    .ok_or_else(|| format!("a client process wrote an invalid row: {line:?}"))?,
-            );
+            let mut wait = Wait::parse(line)
+                .ok_or_else(|| format!("a client process wrote an invalid row: {line:?}"))?;
+            wait.permits = self.permits;
+            history.push(wait);
         }
         Ok(complaints)
     }

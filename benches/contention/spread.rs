@@ -12,6 +12,7 @@ use crate::cost::Cost;
 use crate::place::Place;
 use crate::round::{Stage, Task};
 use crate::strategy::Strategy;
+use crate::workload::Load;
 
 /// One round with this number of masters, or several such rounds together.
 #[derive(Debug, Default)]
@@ -26,6 +27,11 @@ pub(crate) struct Round {
     busiest: Duration,
     /// What client processes complained about.
     pub(crate) errors: Vec<String>,
+}
+
+/// The tasks, of which each has a lock, and their processes.
+fn load(args: &CompareArgs) -> Load {
+    args.loads()[0]
 }
 
 /// Runs all rounds with this number of locks.
@@ -43,7 +49,7 @@ pub(crate) async fn run(args: &CompareArgs, locks: u32) -> Outcome<Vec<Round>> {
             let task = Task {
                 place,
                 strategy: Strategy::Fairlock,
-                waiters: locks,
+                load: load(args),
                 apart: true,
                 label: format!("masters-{masters}-{round}"),
             };
@@ -69,8 +75,8 @@ pub(crate) fn table(args: &CompareArgs, locks: u32, rounds: &[Round]) -> String 
     let mut out = format!(
         "\ncluster of masters without replicas, {locks} locks of a task each, {} client processes, held {} µs, {} × {} s \
          after {} s of warm-up, {cores} cores\n\n",
-        args.processes.min(locks),
-        args.hold_us,
+        load(args).processes.min(locks),
+        load(args).hold_us,
         args.rounds,
         args.seconds,
         args.warmup,
@@ -148,8 +154,8 @@ pub(crate) fn csv(args: &CompareArgs, locks: u32, rounds: &[Round]) -> String {
             "{},{locks},{},{},{},{},{},{},{},{}",
             round.masters,
             round.round,
-            args.processes.min(locks),
-            args.hold_us,
+            load(args).processes.min(locks),
+            load(args).hold_us,
             args.seconds,
             round.pairs,
             round.servers.as_nanos(),

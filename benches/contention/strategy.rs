@@ -11,6 +11,7 @@ use crate::condition::Condition;
 use crate::peer::{Kind, PEERS, Peer};
 use crate::publish::{LEASE, Publish, Token};
 use crate::topology::Topology;
+use crate::workload::{Side, Workload};
 
 /// How long one call of the spin lock tries before the waiter calls it again.
 const SPIN_WAIT: Duration = Duration::from_secs(60);
@@ -84,6 +85,15 @@ impl Strategy {
         }
     }
 
+    /// Whether it has what the waiters share.
+    pub(crate) fn takes(self, kind: Workload) -> bool {
+        match self {
+            Strategy::Fairlock | Strategy::OwnThread => true,
+            Strategy::Peer(peer) => peer.takes.contains(&kind),
+            _ => kind == Workload::Lock,
+        }
+    }
+
     /// A single server has none beside it that may fail.
     pub(crate) fn runs_under(self, condition: Condition) -> bool {
         self.kind().is_redis() || !condition.needs_quorum()
@@ -136,10 +146,18 @@ pub(crate) enum Connected {
 
 impl Connected {
     /// A waiter of this process, for the lock with this name. (A publisher has only the lock that it was
-    /// connected for.)
-    pub(crate) fn taker(&self, name: &str) -> Taker {
+    /// connected for, and the spin lock has no sides.)
+    pub(crate) fn taker(&self, name: &str, side: Side, capacity: u32) -> Taker {
         match self {
-            Connected::Fairlock(locks) => Taker::Fairlock(locks.lock(name), None),
+            Connected::Fairlock(locks) => {
+                let lock = match side {
+                    Side::Lock => locks.lock(name),
+                    Side::Permit => locks.semaphore(name, capacity),
+                    Side::Read => locks.rw_lock(name).read(),
+                    Side::Write => locks.rw_lock(name).write(),
+                };
+                Taker::Fairlock(lock, None)
+            }
             Connected::Publish(lock) => Taker::Publish(lock.clone(), None),
             Connected::Spin(locks) => Taker::Spin(SpinLock::new(locks, name)),
         }

@@ -21,10 +21,12 @@ pub struct Wait {
     pub released_ns: Option<i64>,
     /// The fencing token of the grant, if the lock has one.
     pub fence: Option<u64>,
+    /// The permits that it takes. The row does not say so: it is the same for all rows of a process.
+    pub permits: u32,
 }
 
 impl Wait {
-    /// Reads `waiter,asked_ns,granted_ns,released_ns`, and `,fence` if there is one.
+    /// Reads `waiter,asked_ns,granted_ns,released_ns`, and `,fence` if there is one. It is for one permit.
     pub fn parse(line: &str) -> Option<Wait> {
         let mut fields = line.trim_end().split(',');
         let waiter = fields.next()?.to_owned();
@@ -39,6 +41,7 @@ impl Wait {
             granted_ns: optional()?,
             released_ns: optional()?,
             fence: fields.next().map(str::parse).transpose().ok()?,
+            permits: 1,
         };
         fields.next().is_none().then_some(wait)
     }
@@ -72,21 +75,47 @@ pub struct Findings {
     pub jain: Vec<f64>,
     /// Waiters that had no grant within the time.
     pub starved: usize,
-    /// Grants while another waiter still held the lock: a violation of mutual exclusion.
+    /// The longest time from a grant to its release.
+    pub longest_hold_ns: i64,
+    /// The most that were inside at a time.
+    pub most_inside: i64,
+    /// Grants that came before there was room for them. Of a lock they violate mutual exclusion.
     pub overlaps: usize,
     /// Grants whose fence was not above those of all earlier grants.
     pub stale_fences: usize,
 }
 
-/// Analyses one round. `history` has the merged rows, and `waiters` is the number of waiters. Grants from
-/// `begin_ns` to `end_ns` count. Overlaps and stale fences count from the first row on.
-pub fn analyse(history: &[Wait], begin_ns: i64, end_ns: i64, waiters: usize) -> Findings {
+/// Those whose waits are analysed: all waiters of a lock or a semaphore, the readers or the writers.
+#[derive(Clone, Copy, Debug)]
+pub struct Party {
+    pub waiters: usize,
+    /// The permits that each of them takes.
+    pub permits: u32,
+    /// The permits that may be in use at a time.
+    pub capacity: u32,
+}
+
+impl Party {
+    /// The waiters of a lock, which has one permit.
+    pub const fn of_lock(waiters: usize) -> Party {
+        Party {
+            waiters,
+            permits: 1,
+            capacity: 1,
+        }
+    }
+}
+
+/// Analyses one round. `history` has the merged rows of all parties. Grants to this party from `begin_ns` to
+/// `end_ns` count. Overlaps and stale fences count from the first row on.
+pub fn analyse(history: &[Wait], begin_ns: i64, end_ns: i64, party: Party) -> Findings {
+    let is_of_party = |wait: &Wait| wait.permits == party.permits;
     let mut held: Vec<(i64, &Wait)> = history.iter().filter_map(|w| Some((w.granted_ns?, w))).collect();
     held.sort_by_key(|(granted, _)| *granted);
 
     let window: Vec<(i64, &Wait)> = held
         .iter()
-        .filter(|(granted, _)| (begin_ns..=end_ns).contains(granted))
+        .filter(|(granted, wait)| is_of_party(wait) && (begin_ns..=end_ns).contains(granted))
         .copied()
         .collect();
     let mut counts: HashMap<&str, u64> = HashMap::new();
@@ -107,7 +136,7 @@ pub fn analyse(history: &[Wait], begin_ns: i64, end_ns: i64, waiters: usize) -> 
 
     let open = history
         .iter()
-        .filter(|w| w.granted_ns.is_none_or(|granted| granted > end_ns));
+        .filter(|w| is_of_party(w) && w.granted_ns.is_none_or(|granted| granted > end_ns));
     let mut waits_ns: Vec<i64> = window
         .iter()
         .map(|(granted, wait)| granted - wait.asked_ns)
@@ -118,7 +147,11 @@ pub fn analyse(history: &[Wait], begin_ns: i64, end_ns: i64, waiters: usize) -> 
     );
     waits_ns.sort_unstable();
 
-    let starved = waiters.saturating_sub(counts.len());
+    let starved = party.waiters.saturating_sub(counts.len());
+    let holds_ns = window
+        .iter()
+        .filter_map(|(granted, wait)| Some(wait.released_ns? - granted));
+    let (most_inside, overlaps) = inside(&held, party);
     Findings {
         window_ns: end_ns - begin_ns,
         acquisitions: window.len(),
@@ -127,8 +160,10 @@ pub fn analyse(history: &[Wait], begin_ns: i64, end_ns: i64, waiters: usize) -> 
         waits_ns,
         jain: vec![jain(counts.into_values().chain(std::iter::repeat_n(0, starved)))],
         starved,
-        overlaps: overlaps(&held),
-        stale_fences: stale_fences(&held),
+        longest_hold_ns: holds_ns.max().unwrap_or_default(),
+        most_inside,
+        overlaps,
+        stale_fences: stale_fences(&held, party),
     }
 }
 
@@ -138,30 +173,45 @@ pub fn granted(history: &[Wait], begin_ns: i64, end_ns: i64) -> usize {
     grants.filter(|at| (begin_ns..=end_ns).contains(at)).count()
 }
 
-/// Counts the grants that came before the end of an earlier hold. `held` is ascending by grant.
-fn overlaps(held: &[(i64, &Wait)]) -> usize {
-    let mut free_from = i64::MIN;
-    let mut count = 0;
+/// Walks through the holds, which are ascending by grant. Returns the most of this party that were inside at
+/// a time, and how many of its grants came when too many permits were in use.
+fn inside(held: &[(i64, &Wait)], party: Party) -> (i64, usize) {
+    let permits = |wait: &Wait| i64::from(wait.permits);
+    let ended = |(_, wait): &(i64, &Wait)| Some((wait.released_ns?, permits(wait)));
+    let mut ends: Vec<(i64, i64)> = held.iter().filter_map(ended).collect();
+    ends.sort_unstable();
+    let (mut ends, mut in_use, mut most, mut overlaps) = (ends.into_iter().peekable(), 0, 0, 0);
     for (granted, wait) in held {
-        if *granted < free_from {
-            count += 1;
+        while let Some((_, permits)) = ends.next_if(|(released, _)| released <= granted) {
+            in_use -= permits;
         }
-        free_from = free_from.max(wait.released_ns.unwrap_or(i64::MAX));
+        in_use += permits(wait);
+        if wait.permits == party.permits {
+            most = most.max(in_use / permits(wait));
+            overlaps += usize::from(in_use > i64::from(party.capacity));
+        }
     }
-    count
+    (most, overlaps)
 }
 
-/// Counts the grants whose fence is not above those of all earlier ones. `held` is ascending by grant.
-fn stale_fences(held: &[(i64, &Wait)]) -> usize {
-    let mut largest = None;
-    let fences = held.iter().filter_map(|(_, wait)| wait.fence);
-    fences
-        .filter(|fence| {
-            let is_stale = largest >= Some(*fence);
-            largest = largest.max(Some(*fence));
-            is_stale
-        })
-        .count()
+/// Counts the grants to this party whose fence is not above those of all earlier ones. `held` is ascending by
+/// grant. Of a lock, the grants have one order. Otherwise those are earlier that came before the request.
+fn stale_fences(held: &[(i64, &Wait)], party: Party) -> usize {
+    let since = |(granted, wait): &(i64, &Wait)| match party.capacity {
+        1 => *granted,
+        _ => wait.asked_ns,
+    };
+    let mut asked = held.to_vec();
+    asked.sort_by_key(since);
+    let (mut earlier, mut largest, mut stale) = (held.iter().peekable(), None, 0);
+    for one in &asked {
+        while let Some((_, before)) = earlier.next_if(|(granted, _)| *granted < since(one)) {
+            largest = largest.max(before.fence);
+        }
+        let is_stale = one.1.fence.is_some() && largest >= one.1.fence;
+        stale += usize::from(is_stale && one.1.permits == party.permits);
+    }
+    stale
 }
 
 /// Jain's fairness index, `(Σx)² ÷ (n · Σx²)`: 1 if all got the same, `1 ÷ n` if one got everything.
@@ -196,6 +246,8 @@ impl Findings {
         self.waits_ns = merged(&self.waits_ns, &other.waits_ns);
         self.jain.extend(other.jain);
         self.starved = self.starved.max(other.starved);
+        self.longest_hold_ns = self.longest_hold_ns.max(other.longest_hold_ns);
+        self.most_inside = self.most_inside.max(other.most_inside);
         self.overlaps += other.overlaps;
         self.stale_fences += other.stale_fences;
     }

@@ -1,6 +1,6 @@
 //! The figures of a comparison, on histories small enough to work out by hand.
 
-use super::{Wait, analyse, granted, jain, quantile};
+use super::{Party, Wait, analyse, granted, jain, quantile};
 use crate::info;
 
 fn wait(waiter: &str, asked: i64, granted: impl Into<Option<i64>>, released: impl Into<Option<i64>>) -> Wait {
@@ -10,6 +10,7 @@ fn wait(waiter: &str, asked: i64, granted: impl Into<Option<i64>>, released: imp
         granted_ns: granted.into(),
         released_ns: released.into(),
         fence: None,
+        permits: 1,
     }
 }
 
@@ -52,7 +53,7 @@ fn handoffs_count_changes_of_the_waiter_and_gaps_run_from_release_to_grant() {
         wait("b", 0, 23, 30),
         wait("a", 21, 37, 40),
     ];
-    let found = analyse(&history, 0, 100, 2);
+    let found = analyse(&history, 0, 100, Party::of_lock(2));
     assert_eq!((found.acquisitions, found.handoffs), (4, 2));
     assert_eq!(found.gaps_ns, [3, 7]);
     assert_eq!(found.waits_ns, [0, 1, 16, 23]);
@@ -68,7 +69,7 @@ fn only_grants_within_the_window_count() {
         wait("a", 9, 20, 22),
         wait("b", 13, 31, 33),
     ];
-    let found = analyse(&history, 10, 30, 2);
+    let found = analyse(&history, 10, 30, Party::of_lock(2));
     assert_eq!((found.acquisitions, found.handoffs, found.window_ns), (2, 1, 20));
     assert_eq!(
         found.waits_ns,
@@ -84,7 +85,7 @@ fn waits_that_are_open_at_the_end_count_as_long_as_they_lasted() {
         wait("b", 3, None, None),
         wait("a", 60, 61, None),
     ];
-    let found = analyse(&history, 0, 100, 3);
+    let found = analyse(&history, 0, 100, Party::of_lock(3));
     assert_eq!(found.waits_ns, [1, 1, 97]);
     assert_eq!(
         found.starved, 2,
@@ -95,7 +96,7 @@ fn waits_that_are_open_at_the_end_count_as_long_as_they_lasted() {
 #[test]
 fn overlapping_holds_are_found_also_behind_a_short_one() {
     let clean = [wait("a", 0, 0, 10), wait("b", 0, 10, 20)];
-    assert_eq!(analyse(&clean, 0, 100, 2).overlaps, 0);
+    assert_eq!(analyse(&clean, 0, 100, Party::of_lock(2)).overlaps, 0);
 
     let long = [
         wait("a", 0, 0, 50),
@@ -103,13 +104,92 @@ fn overlapping_holds_are_found_also_behind_a_short_one() {
         wait("c", 0, 20, 60),
         wait("b", 11, 60, 70),
     ];
-    assert_eq!(analyse(&long, 0, 100, 3).overlaps, 2);
+    assert_eq!(analyse(&long, 0, 100, Party::of_lock(3)).overlaps, 2);
 
     let never_released = [wait("a", 0, 0, None), wait("b", 0, 5, 10)];
-    assert_eq!(analyse(&never_released, 0, 100, 2).overlaps, 1);
+    assert_eq!(analyse(&never_released, 0, 100, Party::of_lock(2)).overlaps, 1);
 
     let before_the_window = [wait("a", 0, 0, 9), wait("b", 0, 5, 10)];
-    assert_eq!(analyse(&before_the_window, 50, 100, 2).overlaps, 1);
+    assert_eq!(
+        analyse(&before_the_window, 50, 100, Party::of_lock(2)).overlaps,
+        1
+    );
+}
+
+/// A semaphore of 2, of which one waiter takes both.
+#[test]
+fn more_permits_in_use_than_there_are_is_found() {
+    let party = |permits| Party {
+        waiters: 3,
+        permits,
+        capacity: 2,
+    };
+    let found = |history: &[Wait], permits| {
+        let found = analyse(history, 0, 100, party(permits));
+        (found.most_inside, found.overlaps)
+    };
+    let both = |wait: Wait| Wait { permits: 2, ..wait };
+    let clean = [
+        wait("a", 0, 0, 10),
+        wait("b", 0, 5, 20),
+        wait("a", 10, 10, 15), // at the instant at which a permit came back
+        both(wait("c", 0, 20, 30)),
+        wait("a", 16, 30, None),
+    ];
+    assert_eq!(found(&clean, 1), (2, 0));
+    assert_eq!(found(&clean, 2), (1, 0));
+
+    let third = [wait("a", 0, 0, 10), wait("b", 0, 5, None), wait("c", 0, 9, 12)];
+    assert_eq!(found(&third, 1), (3, 1));
+    let writer = [
+        wait("a", 0, 0, 10),
+        both(wait("c", 0, 9, 12)),
+        wait("b", 0, 13, 14),
+    ];
+    assert_eq!(found(&writer, 1), (1, 0), "the reader came first");
+    assert_eq!(found(&writer, 2).1, 1);
+}
+
+#[test]
+fn figures_are_those_of_one_party() {
+    let writer = |wait: Wait| Wait { permits: 9, ..wait };
+    let history = [
+        wait("a", 0, 1, 5),
+        wait("b", 0, 2, 9),
+        writer(wait("w", 3, 9, 20)),
+        wait("a", 6, 20, 24),
+        writer(wait("w", 21, None, None)),
+    ];
+    let party = |waiters, permits| Party {
+        waiters,
+        permits,
+        capacity: 9,
+    };
+    let (readers, writers) = (
+        analyse(&history, 0, 100, party(2, 1)),
+        analyse(&history, 0, 100, party(1, 9)),
+    );
+    assert_eq!((readers.acquisitions, writers.acquisitions), (3, 1));
+    assert_eq!((readers.longest_hold_ns, writers.longest_hold_ns), (7, 11));
+    assert_eq!(
+        (&*readers.waits_ns, &*writers.waits_ns),
+        (&[1, 2, 14][..], &[6, 79][..])
+    );
+    assert_eq!((readers.starved, writers.starved), (0, 0));
+}
+
+#[test]
+fn fences_of_permits_must_be_above_those_that_were_there_before_the_request() {
+    let party = Party {
+        waiters: 2,
+        permits: 1,
+        capacity: 2,
+    };
+    let stale = |history: &[Wait]| analyse(history, 0, 100, party).stale_fences;
+    let together = [fenced(wait("a", 0, 2, 9), 7), fenced(wait("b", 1, 3, 9), 6)];
+    assert_eq!(stale(&together), 0, "the two replies changed places");
+    let later = [fenced(wait("a", 0, 2, 9), 7), fenced(wait("b", 3, 4, 9), 6)];
+    assert_eq!(stale(&later), 1);
 }
 
 #[test]
@@ -122,7 +202,7 @@ fn fences_that_repeat_or_fall_are_found_whoever_had_them() {
             wait("b", 20, 20, 21),
             fenced(wait("c", 0, 21, 30), c),
         ];
-        analyse(&history, 25, 100, 3).stale_fences
+        analyse(&history, 25, 100, Party::of_lock(3)).stale_fences
     };
     assert_eq!(grants([1, 2, 9]), 0);
     assert_eq!(grants([1, 1, 2]), 1);
@@ -149,8 +229,13 @@ fn quantiles_of_little_are_defined() {
 
 #[test]
 fn rounds_are_pooled() {
-    let mut sum = analyse(&[wait("a", 0, 4, 5), wait("b", 0, 9, 10)], 0, 10, 2);
-    sum.add(analyse(&[wait("a", 100, 101, 102)], 100, 110, 2));
+    let mut sum = analyse(
+        &[wait("a", 0, 4, 5), wait("b", 0, 9, 10)],
+        0,
+        10,
+        Party::of_lock(2),
+    );
+    sum.add(analyse(&[wait("a", 100, 101, 102)], 100, 110, Party::of_lock(2)));
     assert_eq!(
         (sum.acquisitions, sum.handoffs, sum.window_ns, sum.starved),
         (3, 1, 20, 1)

@@ -6,6 +6,7 @@ use rdlock::RdLockConnectionManager;
 use rdlock::lock::BasicLock;
 
 use crate::Outcome;
+use crate::polling::{Permit, Polling};
 
 /// The lease of the libraries that take one.
 const LEASE: Duration = Duration::from_secs(30);
@@ -21,6 +22,8 @@ pub(crate) enum Peer {
     RslockTuned,
     /// Tries again when the server reports that the key is gone; there is nothing to tune
     Rdlock,
+    /// A semaphore of this program
+    Polling,
 }
 
 impl Peer {
@@ -29,10 +32,12 @@ impl Peer {
         let name = match self {
             Peer::Rslock | Peer::RslockTuned => "rslock",
             Peer::Rdlock => "rdlock",
+            // The rest of it is in this program.
+            Peer::Polling => "redis",
         };
         let entry = format!("name = \"{name}\"\nversion = \"");
         let version = include_str!("../Cargo.lock")
-            .split_once(&entry)
+            .rsplit_once(&entry) // of two versions, the later one is ours
             .and_then(|(_, rest)| rest.split('"').next());
         format!("{name} {}", version.unwrap_or("of unknown version"))
     }
@@ -42,6 +47,7 @@ impl Peer {
         Ok(match self {
             Peer::Rslock => Library::Rslock(rslock_manager(url, Duration::from_millis(200))),
             Peer::RslockTuned => Library::Rslock(rslock_manager(url, Duration::from_millis(10))),
+            Peer::Polling => Library::Polling(Polling::connect(url).await?),
             Peer::Rdlock => Library::Rdlock(
                 RdLockConnectionManager::new(url)
                     .await
@@ -62,13 +68,15 @@ fn rslock_manager(urls: &str, pause: Duration) -> rslock::LockManager {
 pub(crate) enum Library {
     Rslock(rslock::LockManager),
     Rdlock(RdLockConnectionManager),
+    Polling(Polling),
 }
 
 impl Library {
-    /// The lock for one more waiter.
-    pub(crate) fn lock(&self, name: &str) -> Lock {
+    /// The lock for one more waiter. Only a semaphore has a capacity.
+    pub(crate) fn lock(&self, name: &str, capacity: u32) -> Lock {
         match self {
             Library::Rslock(manager) => Lock::Rslock(manager.clone(), name.to_owned(), None),
+            Library::Polling(polling) => Lock::Polling(polling.permit(name, capacity)),
             Library::Rdlock(manager) => Lock::Rdlock(manager.new_basic_lock(name, LEASE.as_secs())),
         }
     }
@@ -77,6 +85,7 @@ impl Library {
 pub(crate) enum Lock {
     Rslock(rslock::LockManager, String, Option<rslock::Lock>),
     Rdlock(BasicLock),
+    Polling(Permit),
 }
 
 impl Lock {
@@ -86,6 +95,7 @@ impl Lock {
             Lock::Rslock(manager, name, held) => {
                 *held = Some(manager.acquire_no_guard(name.as_bytes(), LEASE).await?);
             }
+            Lock::Polling(permit) => permit.acquire(LEASE).await?,
             Lock::Rdlock(lock) => lock.lock().await.map_err(|e| format!("{e:?}"))?,
         }
         Ok(())
@@ -98,6 +108,7 @@ impl Lock {
                     lock.release().await;
                 }
             }
+            Lock::Polling(permit) => permit.release().await?,
             Lock::Rdlock(lock) => lock.release().await.map_err(|e| format!("{e:?}"))?,
         }
         Ok(())

@@ -2,6 +2,7 @@
 //! and rows.
 
 mod libraries;
+mod polling;
 mod waiter;
 
 use std::error::Error;
@@ -38,6 +39,15 @@ struct Args {
     /// Time for which it is held, in µs
     #[arg(long, default_value_t = 0)]
     hold_us: u64,
+    /// What they take, which is the library's only kind
+    #[arg(long, default_value = "")]
+    side: String,
+    /// Permits of a semaphore
+    #[arg(long, default_value_t = 1)]
+    capacity: u32,
+    /// Time from a release until the task asks again, in µs
+    #[arg(long, default_value_t = 0)]
+    pause_us: u64,
     /// Name of this process, which is the first part of its waiters' names
     #[arg(long, default_value = "")]
     id: String,
@@ -77,9 +87,10 @@ async fn run(args: &Args) -> Outcome<()> {
             start_ns: args.start,
             end_ns: args.end,
             hold: Duration::from_micros(args.hold_us),
+            pause: Duration::from_micros(args.pause_us),
             diary: diary.clone(),
         };
-        tokio::spawn(plan.run(library.lock(&args.name)));
+        tokio::spawn(plan.run(library.lock(&args.name, args.capacity)));
     }
     let late_ns = monotonic_ns() - args.start;
     if late_ns > 0 {

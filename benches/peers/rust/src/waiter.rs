@@ -85,6 +85,7 @@ pub(crate) struct Plan {
     pub(crate) start_ns: i64,
     pub(crate) end_ns: i64,
     pub(crate) hold: Duration,
+    pub(crate) pause: Duration,
     pub(crate) diary: Diary,
 }
 
@@ -106,6 +107,9 @@ impl Plan {
             if let Err(e) = lock.release().await {
                 eprintln!("release: {e}");
                 tokio::time::sleep(ERROR_PAUSE).await;
+            }
+            if !self.pause.is_zero() {
+                tokio::time::sleep(self.pause).await;
             }
         }
     }

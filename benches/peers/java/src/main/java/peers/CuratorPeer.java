@@ -1,13 +1,17 @@
 package peers;
 
+import java.util.function.BiFunction;
 import org.apache.curator.framework.CuratorFramework;
 import org.apache.curator.framework.CuratorFrameworkFactory;
+import org.apache.curator.framework.recipes.locks.InterProcessLock;
 import org.apache.curator.framework.recipes.locks.InterProcessMutex;
+import org.apache.curator.framework.recipes.locks.InterProcessSemaphoreV2;
+import org.apache.curator.framework.recipes.locks.Lease;
 import org.apache.curator.retry.ExponentialBackoffRetry;
 import org.apache.zookeeper.ZooKeeper;
 
-/** Curator's mutex on ZooKeeper, with one client for the process. Each thread is an owner. */
-final class CuratorPeer implements Peer {
+/** Curator on ZooKeeper, with one client for the process. Each thread is an owner. */
+record CuratorPeer(BiFunction<CuratorFramework, String, Lock> kind) implements Peer {
     @Override
     public String version() {
         return Peer.jars(InterProcessMutex.class, ZooKeeper.class);
@@ -19,10 +23,10 @@ final class CuratorPeer implements Peer {
         CuratorFramework client = CuratorFrameworkFactory.newClient(url, new ExponentialBackoffRetry(1_000, 3));
         client.start();
         client.blockUntilConnected();
-        return name -> of(new InterProcessMutex(client, "/" + name));
+        return name -> kind.apply(client, "/" + name);
     }
 
-    private static Lock of(InterProcessMutex lock) {
+    static Lock of(InterProcessLock lock) {
         return new Lock() {
             @Override
             public void acquire() throws Exception {
@@ -32,6 +36,22 @@ final class CuratorPeer implements Peer {
             @Override
             public void release() throws Exception {
                 lock.release();
+            }
+        };
+    }
+
+    static Lock of(InterProcessSemaphoreV2 semaphore) {
+        return new Lock() {
+            private Lease lease;
+
+            @Override
+            public void acquire() throws Exception {
+                lease = semaphore.acquire();
+            }
+
+            @Override
+            public void release() {
+                semaphore.returnLease(lease);
             }
         };
     }

@@ -28,7 +28,7 @@ public final class Main {
     }
 
     private static void run(Map<String, String> options) throws Exception {
-        var peer = Peers.named(options.get("peer"));
+        var peer = Peers.named(options.get("peer"), Share.of(options));
         if (options.containsKey("version")) {
             System.out.println(peer.version());
             System.out.flush();
@@ -36,7 +36,8 @@ public final class Main {
         }
         var start = Long.parseLong(options.get("start"));
         var end = Long.parseLong(options.get("end"));
-        var hold = Duration.ofNanos(1_000 * Long.parseLong(options.get("hold-us")));
+        var hold = micros(options.get("hold-us"));
+        var pause = micros(options.getOrDefault("pause-us", "0"));
 
         var locks = peer.connect(options.get("url"));
         // The first call connects, and loads a large part of the library. Neither is to be measured.
@@ -45,7 +46,7 @@ public final class Main {
         first.release();
         var waiters = new ArrayList<Waiter>();
         for (var i = Integer.parseInt(options.get("waiters")); i > 0; i--) {
-            var waiter = new Waiter(locks.lock(options.get("name")), start, end, hold);
+            var waiter = new Waiter(locks.lock(options.get("name")), start, end, hold, pause);
             waiters.add(waiter);
             // The stacks are small, because there may be hundreds of threads.
             new Thread(null, waiter, "waiter", 256 * 1024).start();
@@ -56,6 +57,10 @@ public final class Main {
         }
         Waiter.sleepUntil(end);
         write(Path.of(options.get("out")), options.get("id"), end, waiters);
+    }
+
+    private static Duration micros(String number) {
+        return Duration.ofNanos(1_000 * Long.parseLong(number));
     }
 
     private static void write(Path out, String id, long end, List<Waiter> waiters) throws IOException {

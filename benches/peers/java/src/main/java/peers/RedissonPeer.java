@@ -27,7 +27,7 @@ record RedissonPeer(BiFunction<RedissonClient, String, RLock> kind) implements P
         };
     }
 
-    private static RedissonClient client(String url) {
+    static RedissonClient client(String url) {
         var config = new Config();
         config.useSingleServer().setAddress(url);
         return Redisson.create(config);

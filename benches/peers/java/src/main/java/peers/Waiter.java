@@ -25,13 +25,15 @@ final class Waiter implements Runnable {
     private final long start;
     private final long end;
     private final Duration hold;
+    private final Duration pause;
     private final List<Row> rows = new ArrayList<>();
 
-    Waiter(Peer.Lock lock, long start, long end, Duration hold) {
+    Waiter(Peer.Lock lock, long start, long end, Duration hold, Duration pause) {
         this.lock = lock;
         this.start = start;
         this.end = end;
         this.hold = hold;
+        this.pause = pause;
     }
 
     /** The clock that all processes of the machine share: on Linux this is CLOCK_MONOTONIC. */
@@ -66,12 +68,17 @@ final class Waiter implements Runnable {
         }
         var granted = monotonic();
         rewrite(new Row(asked, granted, 0));
-        if (!hold.isZero()) {
-            Thread.sleep(hold.toMillis(), hold.toNanosPart() % 1_000_000);
-        }
+        sleep(hold);
         rewrite(new Row(asked, granted, monotonic()));
         if (!done("release", lock::release)) {
             Thread.sleep(ERROR_PAUSE.toMillis());
+        }
+        sleep(pause);
+    }
+
+    private static void sleep(Duration time) throws InterruptedException {
+        if (!time.isZero()) {
+            Thread.sleep(time.toMillis(), time.toNanosPart() % 1_000_000);
         }
     }
 
