@@ -11,7 +11,7 @@ local lock_key, queue_key, timers_key = KEYS[1], KEYS[2], KEYS[3]
 -- ARGV[1]  string: the request, which only names the call
 local request = ARGV[1]
 
--- So many holds are listed at most.
+-- The largest number of holds that are listed.
 local LISTED = 100
 
 if not open(lock_key, queue_key, nil, timers_key, request) then

@@ -34,22 +34,22 @@ if what == 'force' then
   end
 end
 -- No call names the request that keeps permits taken.
-local keeper = string.sub(holder, CLIENT, CLAIM_MS_END) .. KEPT .. string.sub(holder, WEIGHT)
+local kept = string.sub(holder, CLIENT, CLAIM_MS_END) .. KEPT .. string.sub(holder, WEIGHT)
 local hold = redis.call('HGET', lock_key, HOLD_FIELD .. holder) or ''
-local keeping = what == 'keep' and redis.call('HGET', lock_key, HOLD_FIELD .. keeper) or ''
+local kept_hold = what == 'keep' and redis.call('HGET', lock_key, HOLD_FIELD .. kept) or ''
 local weight, status, keeps = string.sub(hold, HOLD_WEIGHT), RELEASED, false
 if string.sub(hold, HOLD_FENCE, HOLD_FENCE_END) ~= its_fence then
-  status = string.sub(keeping, HOLD_FENCE, HOLD_FENCE_END) == its_fence and RELEASED or TAKEN
+  status = string.sub(kept_hold, HOLD_FENCE, HOLD_FENCE_END) == its_fence and RELEASED or TAKEN
 elseif what ~= 'shrink' then
   drop(holder, hold)
   local ms = what == 'keep' and math.min(extra, latest - now) or 0
   keeps = ms > 0
   if keeps then
-    if keeping ~= '' then
-      drop(keeper, keeping)
+    if kept_hold ~= '' then
+      drop(kept, kept_hold)
     end
     local deadline = string.format('%d', now + ms)
-    add(keeper, deadline, string.format('%010d', ms), NO, its_fence, weight)
+    add(kept, deadline, string.format('%010d', ms), NO, its_fence, weight)
     used, kept_until = used + weight, deadline > kept_until and deadline or kept_until
   end
 elseif extra < weight then

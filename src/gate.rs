@@ -286,7 +286,7 @@ impl State {
         let most = self.places.floor() * f64::from(self.capacity);
         let mut asked = 0.0;
         let in_time = |(until, _): &&(Option<Instant>, u32)| until.is_none_or(|until| now < until);
-        // Those that would be too many are not looked at.
+        // Once they are too many, the rest need not be looked at.
         !self.asking.values().filter(in_time).any(|(_, weight)| {
             asked += f64::from(*weight);
             asked >= most

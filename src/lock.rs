@@ -301,14 +301,15 @@ impl Lock {
         self.queues.place()
     }
 
-    /// Refuses what is wrong before anything is sent. Returns the keys, the terms of the lease, and how many
-    /// turns a hold may serve.
-    fn open(&self) -> Result<(Arc<Keys>, LeaseTerms, u16)> {
+    /// Refuses what is wrong before anything is sent. Returns the keys, the terms of the lease, how many
+    /// turns a hold may serve, and the permits that it takes, unless this is a plain lock.
+    fn open(&self) -> Result<(Arc<Keys>, LeaseTerms, u16, Option<Permits>)> {
         if let Place::Quorum(_) = self.place() {
             self.check_in_a_quorum()?;
         }
         let terms = self.options.terms(&self.client().options)?;
-        let turns = match self.taken_permits()? {
+        let permits = self.taken_permits()?;
+        let turns = match permits {
             None => self.options.turns(&self.client().options)?,
             Some(_) => 1,
         };
@@ -318,7 +319,7 @@ impl Lock {
         let (keys, _) = self.keys()?;
         self.client().check_open()?;
         self.place().start();
-        Ok((Arc::clone(keys), terms, turns))
+        Ok((Arc::clone(keys), terms, turns, permits))
     }
 
     /// The permits that a guard takes, unless this is a plain lock. Refuses settings that only that can have.

@@ -1,4 +1,4 @@
--- So many requests are read from the queue at once.
+-- How many requests are read from the queue at once.
 local CHUNK = 64
 
 -- Takes permits for a request. Returns the deadline and the fence.

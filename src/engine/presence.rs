@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::store::Mode;
-use crate::store::keys::{Keys, LockId};
+use crate::store::keys::Keys;
 use crate::sync::locked;
 use crate::time::clock::LocalTime;
 use crate::time::deadline::expired_on_server_by;
@@ -23,8 +23,8 @@ use crate::time::deadline::expired_on_server_by;
 pub(super) struct Presence {
     epoch: AtomicU64,
     /// The local times by which leases of this client that expire without a release are over on the server,
-    /// by lock.
-    expired_leases: Mutex<HashMap<LockId, LocalTime>>,
+    /// by the lock's own key.
+    expired_leases: Mutex<HashMap<String, LocalTime>>,
     poll_interval: Duration,
 }
 
@@ -76,13 +76,13 @@ impl Presence {
             let left = expired.len();
             expired.reserve(left + 1);
         }
-        let latest = expired.entry(keys.id()).or_insert(end);
+        let latest = expired.entry(keys.lock.clone()).or_insert(end);
         *latest = end.max(*latest);
     }
 
     /// The local time by which the most recently expired lease of this lock is over on the server.
     pub(super) fn last_expiry(&self, keys: &Keys) -> Option<LocalTime> {
-        locked(&self.expired_leases).get(&keys.id()).copied()
+        locked(&self.expired_leases).get(&keys.lock).copied()
     }
 
     /// The mode in which a request for this lock is sent, given what is known of the presence record.

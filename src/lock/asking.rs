@@ -135,7 +135,7 @@ fn held<T>(tried: Tried<T>, guard: impl FnOnce(T) -> LockGuard) -> Result<LockGu
 
 /// What is asked for. Refuses what is wrong before anything is sent.
 fn params(lock: &Lock) -> Result<TenureParams> {
-    let (keys, terms, turns) = lock.open()?;
+    let (keys, terms, turns, permits) = lock.open()?;
     let (_, channel) = lock.keys()?;
     // A hold with an owner, or whose length is limited, is for one guard alone.
     let is_plain =
@@ -146,7 +146,7 @@ fn params(lock: &Lock) -> Result<TenureParams> {
         channel: Arc::clone(channel),
         terms,
         owner: lock.owner.clone(),
-        permits: lock.taken_permits()?,
+        permits,
         group: metrics.group(&lock.name, lock.options.group.as_ref()),
         vote: None,
     };

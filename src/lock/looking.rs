@@ -21,8 +21,8 @@ const LEAST: Duration = Duration::from_millis(10);
 const MOST: Duration = Duration::from_secs(24 * 60 * 60);
 
 impl Lock {
-    /// Returns the holder of the lock, if there is one, and how many requests wait. If there is a holder, a
-    /// second call asks for its label, for at most 50 ms longer than the first one took.
+    /// Returns who holds the lock, and how many requests wait. A second call asks for the label of each
+    /// holder, for at most 50 ms longer than the first one took.
     /// [`LockManager::list`](crate::LockManager::list) does this for many locks.
     ///
     /// In a quorum, the holder is the client with holds on a majority of the servers. There is none while
@@ -61,7 +61,7 @@ impl Lock {
     ) -> impl Future<Output = Result<Status>> + Send + use<> {
         let lock = self.clone();
         async move {
-            let (keys, terms, _) = lock.open()?;
+            let (keys, terms, ..) = lock.open()?;
             let asking = pin!(async {
                 let began = Instant::now();
                 let Seen { mut status, clients } = lock.place().inspect(&keys, &terms).await?;
@@ -115,7 +115,7 @@ impl Lock {
     pub fn force_release(&self, fence: Fence) -> impl Future<Output = Result<bool>> + Send + use<> {
         let lock = self.clone();
         async move {
-            let (keys, terms, _) = lock.open()?;
+            let (keys, terms, ..) = lock.open()?;
             let releasing = pin!(lock.place().force_release(&keys, &terms, fence));
             lock.client().runtime.serves(releasing).await
         }

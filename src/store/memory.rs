@@ -298,16 +298,14 @@ impl Drop for Connection {
 
 impl Connections for Connection {
     fn list(&self, prefix: &str, _: Position) -> StoreFuture<Page> {
-        let start = format!("{prefix}:{{");
         let (client, prefix) = (self.0.clone(), prefix.to_owned());
         Box::pin(async move {
             client.check()?;
             let state = client.store.state();
-            let locks = state.rules.locks.keys().filter(|key| key.starts_with(&start));
-            let of_permits = state.rules.permits.keys();
-            let permits = of_permits.filter(|key| Keys::of_lock_key(&prefix, key).is_some());
+            let all = state.rules.locks.keys().chain(state.rules.permits.keys());
+            let keys = all.filter(|key| Keys::of_lock_key(&prefix, key).is_some());
             Ok(Page {
-                keys: locks.chain(permits).cloned().collect(),
+                keys: keys.cloned().collect(),
                 next: None,
             })
         })

@@ -34,7 +34,7 @@ pub(crate) struct Permits {
     pub(crate) taken_until: u64,
     pub(crate) holds: BTreeMap<RequestId, PermitsHold>,
     /// Request → a time in ms before which its hold is not over. A renewal leaves the timer as it is, so a
-    /// timer may be early, and whoever finds it due corrects it.
+    /// timer may be early. The first call that finds it due corrects it.
     pub(crate) timers: Queue,
     pub(crate) queue: Queue,
     /// Client → server time (ms) until which the client counts as alive.
@@ -85,12 +85,12 @@ pub(crate) struct OpenPermits<'a> {
     pub(crate) permits: &'a mut Permits,
     keys: &'a Keys,
     pub(crate) now: Now,
-    /// The call ends so many holds that are over, and removes so many requests from the queue.
+    /// The largest number of holds that one call ends, and of requests that it removes from the queue.
     bound: usize,
     /// The caller's client is awake. It keeps its presence record if it did not claim a grant. A call that
     /// only reads has no caller, and takes no client for dead.
     caller: Option<&'a str>,
-    /// So many holds may be over that some of them are still there.
+    /// Some holds that are over may still be there, because the bound was reached.
     unsettled: bool,
 }
 

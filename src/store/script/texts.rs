@@ -9,6 +9,20 @@ macro_rules! joined {
     };
 }
 
+macro_rules! handing_over_permits {
+    ($script:literal) => {
+        joined!(
+            "lib/summary.lua",
+            "lib/permits.lua",
+            "lib/ttl.lua",
+            "lib/hand_over.lua",
+            "lib/permits_holds.lua",
+            "lib/permits_hand_over.lua",
+            $script
+        )
+    };
+}
+
 pub(crate) const ACQUIRE: &str = joined!(
     "lib/summary.lua",
     "acquire.lua",
@@ -43,33 +57,9 @@ pub(crate) const WITHDRAW: &str = joined!(
 pub(crate) const RENEW: &str = joined!("lib/summary.lua", "lib/holds.lua", "renew.lua", "lib/prolong.lua");
 pub(crate) const LOOK: &str = joined!("lib/summary.lua", "lib/holds.lua", "look.lua", "lib/prolong.lua");
 pub(crate) const INSPECT: &str = joined!("lib/summary.lua", "lib/holds.lua", "inspect.lua");
-pub(crate) const PERMITS_ACQUIRE: &str = joined!(
-    "lib/summary.lua",
-    "lib/permits.lua",
-    "lib/ttl.lua",
-    "lib/hand_over.lua",
-    "lib/permits_holds.lua",
-    "lib/permits_hand_over.lua",
-    "permits_acquire.lua"
-);
-pub(crate) const PERMITS_RELEASE: &str = joined!(
-    "lib/summary.lua",
-    "lib/permits.lua",
-    "lib/ttl.lua",
-    "lib/hand_over.lua",
-    "lib/permits_holds.lua",
-    "lib/permits_hand_over.lua",
-    "permits_release.lua"
-);
-pub(crate) const PERMITS_WITHDRAW: &str = joined!(
-    "lib/summary.lua",
-    "lib/permits.lua",
-    "lib/ttl.lua",
-    "lib/hand_over.lua",
-    "lib/permits_holds.lua",
-    "lib/permits_hand_over.lua",
-    "permits_withdraw.lua"
-);
+pub(crate) const PERMITS_ACQUIRE: &str = handing_over_permits!("permits_acquire.lua");
+pub(crate) const PERMITS_RELEASE: &str = handing_over_permits!("permits_release.lua");
+pub(crate) const PERMITS_WITHDRAW: &str = handing_over_permits!("permits_withdraw.lua");
 pub(crate) const PERMITS_RENEW: &str = joined!("lib/summary.lua", "lib/permits.lua", "permits_renew.lua");
 pub(crate) const PERMITS_INSPECT: &str = joined!(
     "lib/summary.lua",

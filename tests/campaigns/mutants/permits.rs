@@ -223,7 +223,7 @@ pub(super) const EDITS: &[Edit] = &[
         "math.min(extra, latest - now)", "extra + 0", MODEL),
     edit("permits whose time is over do not stay taken", RELEASE,
         "keeps = ms > 0", "keeps = what == 'keep'", MODEL),
-    edit("permits that stay taken twice count once", RELEASE, "      drop(keeper, keeping)\n", "", MODEL),
+    edit("permits that stay taken twice count once", RELEASE, "      drop(kept, kept_hold)\n", "", MODEL),
     edit("permits that stay taken are in use", RELEASE,
         "used, kept_until = used + weight, ", "kept_until = ", MODEL),
     edit("the first waiter hears that permits stay taken", RELEASE,
