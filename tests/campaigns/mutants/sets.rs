@@ -8,8 +8,8 @@ const SETS: &[&str] = &["--test promises sets::"];
 
 #[rustfmt::skip]
 pub(super) const EDITS: &[Edit] = &[
-    edit("the locks of a set are acquired in the order of their names", SET, "locks.sort_by(|lock, other| lock.name().cmp(other.name()));", "", SETS),
-    edit("a name that comes twice is one lock", SET, "locks.dedup_by(|lock, other| lock.name() == other.name());", "", SETS),
+    edit("the locks of a set are acquired in the order of their names", SET, "locks.sort_by_key(|lock| lock.id());", "", SETS),
+    edit("a name that comes twice is one lock", SET, "locks.dedup_by_key(|lock| lock.id());", "", SETS),
     edit("a loss ends the wait for the next lock", SET, "lost = taken.first_lost() => return", "lost = taken.first_lost(), if false => return", SETS),
     edit("a lock that was lost before the end of the wait is told", SET, "        taken.check()?;\n", "", SETS)
         .equal("the loss is told at the guard's first check"),
@@ -20,6 +20,6 @@ pub(super) const EDITS: &[Edit] = &[
     edit("an empty set is refused", SET, "if locks.is_empty() {", "if false {", SETS),
     edit("no lock of a wrong set is asked for", SET, "        locks.iter().try_for_each(|lock| lock.check())?;\n", "", SETS),
     edit("work ends with the first loss", SET, "unless_lost(self.first_lost(), work).await", "Ok(work.await)", SETS),
-    edit("fences have the order of the names", SET, "self.names.iter().filter_map(|name| self.get(name))", "self.guards.iter().filter_map(|held| self.get(held.name()))", SETS),
+    edit("fences have the order of the names", SET, "self.places.iter().map(|place| &self.guards[*place])", "self.guards.iter()", SETS),
     edit("a release goes on after one that fails", SET, "join_all(self.guards.into_iter().map(LockGuard::release)).await", "futures_util::future::try_join_all(self.guards.into_iter().map(LockGuard::release)).await.map(|_| vec![Ok(())])?", SETS),
 ];
