@@ -2,8 +2,8 @@
 --
 -- Returns `status request now deadline` and the words given here. The status is NEWER_FORMAT or one of these:
 local GRANTED, QUEUED, BUSY, EXPIRED_CALL, NOT_REGISTERED, INCOMPLETE = '1', '2', '3', '4', '5', '6'
--- The words are those of acquire. A contended reply has the earliest `deadline` of all holds, and tells of no
--- grant of the same client: the own_grant is - 0 0 0.
+-- The words are those of acquire, and a grant has its slot after them, or NO_SLOT. A contended reply has the
+-- earliest `deadline` of all holds, and tells of no grant of the same client: the own_grant is - 0 0 0.
 --
 -- Writes the permits when it grants some or finds holds that are over; else what acquire writes.
 -- Publishes to requests in the queue for which there are permits.
@@ -26,8 +26,9 @@ if hold then
   if hand_over(queue_key, channel_prefix, false) == YES then
     return INCOMPLETE .. ' ' .. request .. ' ' .. now .. ' 0'
   end
-  return GRANTED .. ' ' .. request .. ' ' .. now .. ' ' .. string.sub(hold, UNTIL, UNTIL_END) .. ' '
-    .. string.sub(hold, HOLD_FENCE, HOLD_FENCE_END) .. ' ' .. string.sub(hold, PUSHED, PUSHED) .. ' ' .. NO
+  return table.concat({GRANTED, request, now, string.sub(hold, UNTIL, UNTIL_END),
+    string.sub(hold, HOLD_FENCE, HOLD_FENCE_END), string.sub(hold, PUSHED, PUSHED), NO,
+    string.sub(hold, HOLD_SLOT)}, ' ')
 end
 if now > not_after then
   write()
@@ -69,13 +70,13 @@ if queued > 0 or used + weight > capacity + 0 then
 end
 local was_queued = own and mode ~= 'try' and enqueued == NO and YES or NO
 if not own and queued == 0 and used + weight <= capacity + 0 then
-  local deadline, its_fence = take(weight, lease_ms)
-  add(request, deadline, lease_ms, NO, its_fence, weight)
+  local deadline, its_fence, slot = take(weight, capacity, lease_ms)
+  add(request, deadline, lease_ms, NO, its_fence, weight, slot)
   write()
-  own = deadline .. ' ' .. its_fence
+  own = {deadline, its_fence, slot}
 end
 if own then
-  return GRANTED .. ' ' .. request .. ' ' .. now .. ' ' .. own .. ' ' .. NO .. ' ' .. was_queued
+  return table.concat({GRANTED, request, now, own[1], own[2], NO, was_queued, own[3]}, ' ')
 end
 
 if mode == 'register' or mode == 'poll' then

@@ -1,8 +1,9 @@
 -- permits_inspect: says who holds permits, how many are in use, and how many requests wait.
 --
 -- Returns `status request now deadline in_use waiting first listed`, with a `deadline` of 0, and for each of
--- the `listed` holds `until fence weight holder`. Of many holds, some that end first are listed. `first` is
--- the ticket (µs) of the first request in the queue, 0 without any. The status is NEWER_FORMAT or this one:
+-- the `listed` holds `until fence weight slot holder`. Of many holds, some that end first are listed. `first`
+-- is the ticket (µs) of the first request in the queue, 0 without any. The status is NEWER_FORMAT or this
+-- one:
 local PERMITS = '4'
 
 -- KEYS[1], KEYS[2]: as in permits_acquire.lua

@@ -37,7 +37,8 @@ end
 local kept = string.sub(holder, CLIENT, CLAIM_MS_END) .. KEPT .. string.sub(holder, WEIGHT)
 local hold = redis.call('HGET', lock_key, HOLD_FIELD .. holder) or ''
 local kept_hold = what == 'keep' and redis.call('HGET', lock_key, HOLD_FIELD .. kept) or ''
-local weight, status, keeps = string.sub(hold, HOLD_WEIGHT), RELEASED, false
+local weight, slot = string.sub(hold, HOLD_WEIGHT, HOLD_WEIGHT_END), string.sub(hold, HOLD_SLOT)
+local status, keeps = RELEASED, false
 if string.sub(hold, HOLD_FENCE, HOLD_FENCE_END) ~= its_fence then
   status = string.sub(kept_hold, HOLD_FENCE, HOLD_FENCE_END) == its_fence and RELEASED or TAKEN
 elseif what ~= 'shrink' then
@@ -49,13 +50,15 @@ elseif what ~= 'shrink' then
       drop(kept, kept_hold)
     end
     local deadline = string.format('%d', now + ms)
-    add(kept, deadline, string.format('%010d', ms), NO, its_fence, weight)
+    add(kept, deadline, string.format('%010d', ms), NO, its_fence, weight, slot)
+    mark(slot, YES)
     used, kept_until = used + weight, deadline > kept_until and deadline or kept_until
   end
 elseif extra < weight then
   -- HDEL comes first: an out-of-memory server lets it pass, and then whatever follows.
   redis.call('HDEL', lock_key, HOLD_FIELD .. holder)
-  redis.call('HSET', lock_key, HOLD_FIELD .. holder, string.sub(hold, UNTIL, HOLD_FENCE_END) .. ' ' .. extra)
+  redis.call('HSET', lock_key, HOLD_FIELD .. holder, string.sub(hold, UNTIL, HOLD_FENCE_END) .. ' ' .. extra
+    .. ' ' .. slot)
   used, changed = used - weight + extra, true
 end
 local more, denied = hand_over(queue_key, channel_prefix, keeps)

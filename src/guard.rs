@@ -158,6 +158,30 @@ impl LockGuard {
         }
     }
 
+    /// Returns the slot of one permit of a semaphore: a number below its capacity that no other guard has,
+    /// from the grant to the end of the hold. It is the smallest that was free. `None` for a lock, a
+    /// read/write lock, several permits, and a capacity above 1,000.
+    ///
+    /// A slot is for what there is a fixed number of: the ids of nodes, GPUs, ports. The fences of the guards
+    /// of one slot increase, so what belongs to a slot can refuse a stale guard as with a lock. For as long
+    /// as [`at_least`](crate::Lock::at_least) keeps the permit taken, so does it the slot. While callers name
+    /// different capacities, each gets a slot below its own.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// let gpus = locks.semaphore("gpu", 4);
+    /// let (first, second) = (gpus.acquire().await?, gpus.acquire().await?);
+    /// assert_eq!((first.slot(), second.slot()), (Some(0), Some(1)));
+    /// first.release().await?;
+    /// assert_eq!(gpus.acquire().await?.slot(), Some(0));
+    /// # Ok(()) }
+    /// ```
+    pub fn slot(&self) -> Option<u32> {
+        self.hold().slot()
+    }
+
     /// Returns a token of the hold, for tasks that have to end with it. It does not keep the lock.
     ///
     /// # Examples

@@ -8,6 +8,8 @@ use crate::status::Kind;
 
 /// The largest capacity. The scripts write a number of permits with five digits.
 pub(crate) const MOST_PERMITS: u32 = 99_999;
+/// The largest capacity with slots. A script reads and writes all of them.
+pub(crate) const MOST_SLOTS: u32 = 1_000;
 
 /// A guard takes `weight` permits. It may have them while, with them, at most `capacity` are in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -114,6 +114,8 @@ pub struct Holder {
     /// Of how many permits: the capacity that this holder gave. 1 for a lock, and 99,999 for a read/write
     /// lock.
     pub of: u32,
+    /// The slot, if its guard has [one](crate::LockGuard::slot).
+    pub slot: Option<u32>,
 }
 
 /// What a name is used for. A lock, a semaphore and a read/write lock of the same name share nothing.
@@ -254,6 +256,7 @@ mod tests {
             kept: false,
             permits: 1,
             of: 1,
+            slot: None,
         };
         let listed = Listed {
             name: "a".to_owned(),
@@ -268,7 +271,7 @@ mod tests {
         };
         let holder = serde_json::json!({
             "label": null, "owner": Owner::named("job:7").as_str(), "fence": 7, "holds": 1,
-            "held_for_ms": 1, "ttl_ms": 2000, "kept": false, "permits": 1, "of": 1,
+            "held_for_ms": 1, "ttl_ms": 2000, "kept": false, "permits": 1, "of": 1, "slot": null,
         });
         let shown = serde_json::json!({
             "name": "a", "kind": "read_write", "waiting": 3, "longest_wait_ms": 5,

@@ -206,7 +206,13 @@ pub(crate) fn holders(kind: Kind, status: &Status) -> Vec<String> {
         return Vec::new();
     }
     let line = |holder: &Holder| match kind {
-        Kind::Semaphore => format!("{} of {} permits {}", holder.permits, holder.of, held_by(holder)),
+        Kind::Semaphore => {
+            let slot = holder
+                .slot
+                .map_or(String::new(), |slot| format!(" (slot {slot})"));
+            let (permits, of) = (holder.permits, holder.of);
+            format!("{permits} of {of} permits{slot} {}", held_by(holder))
+        }
         _ => held_by(holder),
     };
     let mut lines: Vec<String> = status.holders.iter().map(line).collect();

@@ -99,6 +99,14 @@ impl Held {
         fences.join(" ")
     }
 
+    /// The slots in the same order, if each has one.
+    pub(crate) fn slots(&self, taking: &Taking) -> Option<String> {
+        let guard = |name| self.grants.iter().find(|grant| grant.guard.name() == name);
+        let slots = taking.names().filter_map(guard).map(|grant| grant.guard.slot());
+        let slots: Option<Vec<_>> = slots.map(|slot| Some(slot?.to_string())).collect();
+        Some(slots?.join(" "))
+    }
+
     /// Waits until one of the leases is over.
     pub(crate) async fn lost(&self) {
         first_lost(&self.grants).await;

@@ -1,10 +1,15 @@
 -- How many requests are read from the queue at once.
 local CHUNK = 64
 
--- Takes permits for a request. Returns the deadline and the fence.
-local function take(weight, ms)
+-- Takes permits for a request. Returns the deadline, the fence and the slot.
+local function take(weight, capacity, ms)
   used, fence = used + weight, fence >= now_us and string.format('%d', fence + 1) or now_us
-  return string.format('%d', now + ms), fence
+  local slot = NO_SLOT
+  if weight == SINGLE and capacity <= MOST_SLOTS then
+    slot = string.format('%d', (string.find(slots, NO, 1, true) or #slots + 1) - 1)
+    mark(slot, YES)
+  end
+  return string.format('%d', now + ms), fence, slot
 end
 
 -- Gives out as many permits as there are, from the head of the queue on, and stops at the first request for
@@ -17,7 +22,8 @@ end
 -- by time, and nobody releases them. So the client of a request is told to ask for that time when its request
 -- becomes the first. `is_new` says that this may be so, or that more permits stay taken.
 --
--- Returns whether a bound was reached, whether the ACL refused a push, and the own deadline and fence.
+-- Returns whether a bound was reached, whether the ACL refused a push, and the own deadline, fence and
+-- slot.
 local function hand_over(queue_key, channel_prefix, is_new, own_request, own_ms)
   local pubsub_mode = string.sub(channel_prefix, PUBSUB_MODE, PUBSUB_MODE)
   local sharded = pubsub_mode == SHARDED or pubsub_mode == MIGRATING
@@ -60,18 +66,18 @@ local function hand_over(queue_key, channel_prefix, is_new, own_request, own_ms)
           break
         end
         if is_own then
-          local deadline, its_fence = take(weight, own_ms)
-          add(head, deadline, own_ms, NO, its_fence, weight)
-          own = deadline .. ' ' .. its_fence
+          local deadline, its_fence, slot = take(weight, capacity, own_ms)
+          add(head, deadline, own_ms, NO, its_fence, weight, slot)
+          own = {deadline, its_fence, slot}
         elseif reachable[waiter] then
           local ms, its = string.sub(head, CLAIM_MS, CLAIM_MS_END), grants[waiter]
-          local deadline, its_fence = take(weight, ms)
+          local deadline, its_fence, slot = take(weight, capacity, ms)
           if not its then
             its = {words = {PUSH_VERSION}}
             told[#told + 1], grants[waiter] = waiter, its
           end
-          its.words[#its.words + 1] = its_fence .. ' ' .. deadline .. ' ' .. head
-          its[#its + 1] = {head, deadline, ms, YES, its_fence, weight}
+          its.words[#its.words + 1] = its_fence .. ' ' .. deadline .. ' ' .. head .. ' ' .. slot
+          its[#its + 1] = {head, deadline, ms, YES, its_fence, weight, slot}
         else
           gone[waiter] = true
         end
@@ -93,8 +99,9 @@ local function hand_over(queue_key, channel_prefix, is_new, own_request, own_ms)
         if is_told then
           add(unpack(hold))
         else
-          -- Its permits are free again. Its fence is not given out again.
-          used = used - hold[#hold]
+          -- Its permits and its slot are free again. Its fence is not given out again.
+          used = used - hold[#hold - 1]
+          mark(hold[#hold], NO)
         end
       end
     end

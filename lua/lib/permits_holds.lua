@@ -12,7 +12,7 @@
 local LOOKS = 1000
 
 local lock_key, clients_key, timers_key, client
-local used, fence, kept_until = 0, '', FREE
+local used, fence, kept_until, slots = 0, '', RELEASED_UNTIL, ''
 -- The number of requests in the queue.
 local queued = 0
 -- Whether the header must be written, and whether so many holds were over that some are left. The earliest
@@ -21,10 +21,18 @@ local changed, unsettled, earliest = false, NO, FREE
 -- What `write` writes besides the header, the requests whose timers it removes, and the longest lease.
 local fields, timers, ended, longest_ms = {}, {}, {}, 0
 
--- Adds a hold to those that `write` writes.
-local function add(request, deadline, ms, pushed, its_fence, weight)
+-- `is_taken` is YES or NO.
+local function mark(slot, is_taken)
+  if slot ~= NO_SLOT then
+    local before = string.sub(slots, 1, slot) .. string.rep(NO, slot - #slots)
+    slots = before .. is_taken .. string.sub(slots, slot + 2)
+  end
+end
+
+-- Adds a hold to those that `write` writes. Its permits and its slot are marked as taken already.
+local function add(request, deadline, ms, pushed, its_fence, weight, slot)
   fields[#fields + 1] = HOLD_FIELD .. request
-  fields[#fields + 1] = deadline .. ' ' .. ms .. ' ' .. pushed .. ' ' .. its_fence .. ' ' .. weight
+  fields[#fields + 1] = table.concat({deadline, ms, pushed, its_fence, weight, slot}, ' ')
   timers[#timers + 1], timers[#timers + 2] = deadline, request
   ended[request] = nil
   longest_ms, changed = math.max(longest_ms, ms), true
@@ -35,7 +43,8 @@ local function write()
     return
   end
   fields[#fields + 1] = 'permits'
-  fields[#fields + 1] = now .. ' ' .. string.format('%05d', used) .. ' ' .. fence .. ' ' .. kept_until
+  fields[#fields + 1] = table.concat({now, string.format('%05d', used), fence, kept_until,
+    string.match(slots, '^.*' .. YES) or ''}, ' ')
   redis.call('HSET', lock_key, unpack(fields))
   extend_ttl(lock_key, longest_ms)
   if timers[1] then
@@ -55,13 +64,14 @@ end
 local function drop(request, hold)
   redis.call('HDEL', lock_key, HOLD_FIELD .. request)
   ended[request] = true
-  used, changed = used - string.sub(hold, HOLD_WEIGHT), true
+  used, changed = used - string.sub(hold, HOLD_WEIGHT, HOLD_WEIGHT_END), true
+  mark(string.sub(hold, HOLD_SLOT), NO)
 end
 
 -- Makes the timers again, and clamps each deadline beyond now + its lease: the clock was set back.
 local function rebuild()
   redis.call('DEL', timers_key)
-  used, changed = 0, true
+  used, slots, changed = 0, '', true
   local all = redis.call('HGETALL', lock_key)
   for i = 1, #all, 2 do
     local field, hold = all[i], all[i + 1]
@@ -73,7 +83,9 @@ local function rebuild()
         redis.call('HSET', lock_key, field, latest .. string.sub(hold, UNTIL_END + 1))
       end
       redis.call('ZADD', timers_key, deadline, string.sub(field, HOLDER))
-      used, longest_ms = used + string.sub(hold, HOLD_WEIGHT), math.max(longest_ms, deadline - now)
+      used = used + string.sub(hold, HOLD_WEIGHT, HOLD_WEIGHT_END)
+      longest_ms = math.max(longest_ms, deadline - now)
+      mark(string.sub(hold, HOLD_SLOT), YES)
     end
   end
   extend_ttl(timers_key, redis.call('PTTL', lock_key))
@@ -127,9 +139,10 @@ local function open(its_lock_key, queue_key, its_clients_key, its_timers_key, re
   queued = redis.call('ZCARD', queue_key)
   if header ~= '' and header < NEWER then
     used, fence = string.sub(header, USED, USED_END) + 0, string.sub(header, LAST_FENCE, LAST_FENCE_END)
-    kept_until = string.sub(header, KEPT_UNTIL)
+    kept_until = string.sub(header, KEPT_UNTIL, KEPT_UNTIL_END)
   end
   if used > 0 then
+    slots = string.sub(header, SLOTS)
     if timed == 0 or now < string.sub(header, SEEN, SEEN_END) then
       rebuild()
     end

@@ -36,6 +36,7 @@ pub(crate) struct Hold {
     pub(crate) keys: Arc<Keys>,
     pub(super) request: RequestId,
     pub(crate) owner: Owner,
+    pub(crate) slot: Option<u32>,
     pub(super) terms: LeaseTerms,
     /// The server time of the grant.
     granted_at: ServerTime,
@@ -115,6 +116,7 @@ impl Hold {
             keys,
             owner: Owner::from_wire(grant.request.owner()),
             request: grant.request.clone(),
+            slot: grant.slot,
             terms,
             granted_at,
             calls,

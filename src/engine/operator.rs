@@ -46,6 +46,7 @@ impl Seen {
                 kept: holding.kept,
                 permits: holding.permits,
                 of: holding.of,
+                slot: holding.slot,
             };
             (holding.client, holder)
         });

@@ -241,6 +241,7 @@ mod tests {
             kept: false,
             permits: 1,
             of: 1,
+            slot: None,
             held_for: Duration::ZERO,
             ttl: Duration::from_secs(1),
         }

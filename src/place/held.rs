@@ -122,6 +122,13 @@ impl<'a> HoldRef<'a> {
         }
     }
 
+    pub(crate) fn slot(self) -> Option<u32> {
+        match self {
+            HoldRef::One(hold) => hold.slot,
+            HoldRef::Majority(_) => None,
+        }
+    }
+
     /// How many servers' holds these are, in a quorum.
     pub(crate) fn votes(self) -> Option<usize> {
         match self {

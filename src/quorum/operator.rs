@@ -134,6 +134,7 @@ impl QuorumClient {
             kept: false,
             permits: 1,
             of: 1,
+            slot: None,
         };
         Some(SeenHolder {
             client,

@@ -138,7 +138,7 @@ impl RequestId {
     }
 
     /// Whether this is a request for permits.
-    fn is_of_permits(&self) -> bool {
+    pub(crate) fn is_of_permits(&self) -> bool {
         // A number of the request has no slash.
         self.0.as_bytes().get(Self::SLASH_AT) == Some(&b'/')
     }

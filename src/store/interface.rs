@@ -63,6 +63,16 @@ pub(crate) struct Grant {
     pub(crate) deadline: ServerTime,
     /// The call of another request made this grant. It lasts only for the claim window until it is renewed.
     pub(crate) pushed: bool,
+    /// The slot of a single permit of a small capacity.
+    pub(crate) slot: Option<u32>,
+}
+
+/// Reads the slot of a grant of permits: a number, or `-`. Returns `None` if the word is neither.
+pub(crate) fn read_slot(word: &str) -> Option<Option<u32>> {
+    match word {
+        "-" => Some(None),
+        number => number.parse().ok().map(Some),
+    }
 }
 
 /// How far a list of locks has got. The default is its start.

@@ -4,14 +4,14 @@ use std::fmt::Write;
 
 use crate::fence::Fence;
 use crate::store::ids::RequestId;
-use crate::store::interface::Grant;
+use crate::store::interface::{Grant, read_slot};
 use crate::time::server_time::ServerTime;
 
 /// A message on an unlock channel. Its first word is its version. Later versions may add more words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Push {
     /// The lock was handed to a request: `1 <fence> <deadline> <request>`. For permits, several grants can
-    /// follow one another.
+    /// follow one another, each with its slot as a fourth word.
     Granted(Vec<Grant>),
     /// The lock was released, but stays taken until another time than its waiters know: `2`.
     Kept,
@@ -48,6 +48,11 @@ impl Push {
                     let (fence, deadline) = (grant.fence, grant.deadline.ms());
                     // Writing to a string cannot fail.
                     let _ = write!(message, " {fence} {deadline} {}", grant.request);
+                    let _ = match grant.slot {
+                        Some(slot) => write!(message, " {slot}"),
+                        None if grant.request.is_of_permits() => write!(message, " -"),
+                        None => Ok(()),
+                    };
                 }
                 message
             }
@@ -58,10 +63,18 @@ impl Push {
 
 /// Reads one grant of a message. Later versions may have other words after the grants.
 fn grant<'a>(fence: &str, rest: &mut impl Iterator<Item = &'a str>) -> Option<Grant> {
+    let fence = Fence::new(fence.parse().ok()?)?;
+    let deadline = ServerTime::from_ms(rest.next()?.parse().ok()?);
+    let request = RequestId::from_wire(rest.next()?)?;
+    let slot = match request.is_of_permits() {
+        true => read_slot(rest.next()?)?,
+        false => None,
+    };
     Some(Grant {
-        fence: Fence::new(fence.parse().ok()?)?,
-        deadline: ServerTime::from_ms(rest.next()?.parse().ok()?),
-        request: RequestId::from_wire(rest.next()?)?,
+        request,
+        fence,
+        deadline,
         pushed: true,
+        slot,
     })
 }

@@ -308,6 +308,7 @@ fn inspected(reply: &Inspected, _: ServerTime) -> Written {
             kept: _, // the owner shows it
             permits: _,
             of: _,
+            slot: _,
         }) => {
             let rest = vec![
                 fence.get().to_string(),

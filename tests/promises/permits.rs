@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use fairlock::{Error, Fence, HoldEnd, Kind, Lock, LockManager, LockSet, Owner, RwLock};
+use fairlock::{Error, Fence, HoldEnd, Kind, Lock, LockGuard, LockManager, LockSet, Owner, RwLock};
 use fairlock_testkit::eventually;
 use futures_util::FutureExt;
 use futures_util::future::join_all;
@@ -29,6 +29,7 @@ on_each_backend! {
     one_release_lets_in_all_readers_before_the_next_writer,
     a_writer_becomes_a_reader_without_letting_another_writer_in,
     only_a_writer_can_be_downgraded,
+    a_slot_belongs_to_one_guard_until_its_hold_ends,
     status_and_list_show_all_holders,
     a_forced_release_ends_the_hold_with_that_fence_alone,
     fences_of_permits_increase,
@@ -383,6 +384,32 @@ async fn only_a_writer_can_be_downgraded(backend: Backend) {
     assert!(matches!(lost.downgrade().await, Err(Error::Lost(_))));
 }
 
+async fn a_slot_belongs_to_one_guard_until_its_hold_ends(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
+    let [here, there] = [here, there].map(|locks| locks.semaphore("gpu", 3));
+    let (zero, one) = (here.acquire().await.unwrap(), there.acquire().await.unwrap());
+    let two = here.try_acquire().await.unwrap();
+    assert_eq!([zero.slot(), one.slot(), two.slot()], [Some(0), Some(1), Some(2)]);
+    // A waiter is handed the slot that was given back, under a larger fence.
+    let (former, next) = (one.fence(), tokio::spawn(there.acquire()));
+    backend.queued(&here, 1, 1).await;
+    one.release().await.unwrap();
+    let next = timeout(LONG, next).await.unwrap().unwrap().unwrap();
+    assert!(next.slot() == Some(1) && next.fence() > former);
+    next.renew().await.unwrap();
+    let holders = here.status().await.unwrap().holders;
+    let shown = |guard: &LockGuard| {
+        let holder = holders.iter().find(|holder| holder.fence == guard.fence());
+        holder.expect("it holds").slot == guard.slot()
+    };
+    assert!([&zero, &next, &two].into_iter().all(shown), "{holders:?}");
+    drop((zero, next, two));
+    becomes_free(&here).await;
+    let all = here.permits(3).acquire().await.unwrap();
+    assert_eq!(all.slot(), None, "several permits have no slot");
+    all.release().await.unwrap();
+}
+
 async fn status_and_list_show_all_holders(backend: Backend) {
     let named = |label: &'static str| backend.client_with(move |settings| settings.label(label));
     let (here, there) = (named("here").await, named("there").await);
@@ -562,9 +589,11 @@ async fn random_callers_of_four_processes_keep_capacity_and_leave_nothing(backen
     const CAPACITY: u32 = 5;
     let clients = backend.clients(4).await;
     let in_use = Arc::new(AtomicU32::new(0));
+    let slots: Arc<[AtomicU32; CAPACITY as usize]> = Arc::default();
     let mut set = JoinSet::new();
     for task in 0..24_u32 {
         let (locks, in_use) = (clients[task as usize % 4].clone(), Arc::clone(&in_use));
+        let slots = Arc::clone(&slots);
         set.spawn(async move {
             for turn in 0..10 {
                 let weight = 1 + (task * 7 + turn * 3) % CAPACITY;
@@ -582,7 +611,14 @@ async fn random_callers_of_four_processes_keep_capacity_and_leave_nothing(backen
                 };
                 let before = in_use.fetch_add(weight, Ordering::SeqCst);
                 assert!(before + weight <= CAPACITY, "{before} and {weight}");
+                let slot = guard.slot().map(|slot| &slots[slot as usize]);
+                assert_eq!(slot.is_some(), weight == 1);
+                let others = slot.map_or(0, |slot| slot.fetch_add(1, Ordering::SeqCst));
+                assert_eq!(others, 0, "{:?} has another holder", guard.slot());
                 sleep(Duration::from_millis(u64::from(turn % 4))).await;
+                if let Some(slot) = slot {
+                    slot.fetch_sub(1, Ordering::SeqCst);
+                }
                 in_use.fetch_sub(weight, Ordering::SeqCst);
                 match turn % 2 {
                     0 => guard.release().await.unwrap(),

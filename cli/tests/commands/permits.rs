@@ -44,14 +44,14 @@ async fn no_more_commands_run_at_a_time_than_the_semaphore_has_permits() {
     let server = Server::shared().await;
     let name = name();
     let (first, _) = hold(server, &["--of", "2"], &name).await;
-    let script = "echo $FAIRLOCK_HELD $FAIRLOCK_NAME $FAIRLOCK_FENCE; read line; exit 3";
+    let script = "echo $FAIRLOCK_HELD $FAIRLOCK_NAME $FAIRLOCK_FENCE $FAIRLOCK_SLOT; read line; exit 3";
     let args = ["run", "--of", "2", &name, "-c", script];
     let mut second = Running::start(fairlock(&server.url(), &args).stdin(Stdio::piped()));
     let said = second.line().await;
     let status = client(server).await.semaphore(&name, 2).status().await.unwrap();
     let mut fences: Vec<Fence> = status.holders.iter().map(|holder| holder.fence).collect();
     fences.sort_unstable();
-    assert_eq!(said, format!("1 {name} {}", fences[1]));
+    assert_eq!(said, format!("1 {name} {} 1", fences[1]));
     assert_eq!((fences.len(), status.permits_in_use), (2, 2));
 
     assert_eq!(attempt(&["--of", "2"], &name).await, Some(75));
@@ -166,7 +166,10 @@ async fn permits_are_kept_as_a_lock_is_but_not_for_a_command_that_cannot_be_star
     let ended = run(&["status", &name]).await;
     let lines: Vec<&str> = ended.out.lines().collect();
     assert_eq!(lines[0], format!("{name}: 2 of 2 permits in use, 0 waiting"));
-    assert!(lines[1].starts_with("  1 of 2 permits kept by "), "{ended:?}");
+    assert!(
+        lines[1].starts_with("  1 of 2 permits (slot 0) kept by "),
+        "{ended:?}"
+    );
 }
 
 #[tokio::test]

@@ -438,6 +438,7 @@ async fn client_closed_as_its_waiter_is_granted_the_lock_keeps_the_hold() {
     let push = Push::Granted(vec![Grant {
         deadline: now.after(grant.request.grant()),
         pushed: true,
+        slot: None,
         ..grant
     }]);
     waitlist.pushed(ServerId::default(), &push.write());

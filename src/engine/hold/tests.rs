@@ -60,6 +60,7 @@ fn hold_of(max_hold: Option<Duration>, left: Duration, fence: Fence, floor: Opti
         deadline: server(LEASE),
         fence,
         pushed: false,
+        slot: None,
     };
     let keys = Arc::new(Keys::new("fairlock", "a").unwrap());
     let clock = Clock::tokio();

@@ -412,6 +412,7 @@ async fn unheard_grant_is_told_by_a_reply_to_another_request() {
         fence: guard.fence(),
         deadline: time.after(request.grant()),
         pushed: true,
+        slot: None,
         request,
     };
     let context = CallContext {
@@ -508,6 +509,7 @@ async fn grant_read_too_late_leaves_nothing_and_costs_no_place() {
         fence: guard.fence(),
         deadline: ServerTime::default(),
         pushed: true,
+        slot: None,
         request,
     };
     let left = grant.request.grant() / 8;
@@ -665,6 +667,7 @@ async fn after_a_reconnect_a_push_is_only_a_reason_to_ask() {
             .unwrap()
             .after(request.grant()),
         pushed: true,
+        slot: None,
         request,
     }]);
     fixture.waitlists().reconnected(ServerId::default());
@@ -687,6 +690,7 @@ async fn grant_of_another_clients_request_is_not_taken() {
         fence: guard.fence(),
         deadline: ServerTime::MAX,
         pushed: true,
+        slot: None,
         request: RequestId::new(&ClientId::from_number(7), claim_window, first, None),
     };
     waitlist.deliver(

@@ -181,6 +181,7 @@ impl Holder {
             fence: Fence::new(self.fence)?,
             deadline: ServerTime::from_ms(hold.deadline),
             pushed: self.pushed && self.request.as_ref() == Some(request),
+            slot: None,
         })
     }
 }
@@ -341,5 +342,6 @@ fn pushed_grant(request: &RequestId, fence: u64, now: Now, grant_ms: u64) -> Opt
         fence: Fence::new(fence)?,
         deadline: ServerTime::from_ms(now.ms + grant_ms),
         pushed: true,
+        slot: None,
     })
 }

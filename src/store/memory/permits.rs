@@ -7,10 +7,11 @@
 
 mod hand_over;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::lock::{Now, Queue, RETENTION_MS};
 use crate::fence::Fence;
+use crate::permits::MOST_SLOTS;
 use crate::store::ids::RequestId;
 use crate::store::interface::Grant;
 use crate::store::keys::Keys;
@@ -52,6 +53,7 @@ pub(crate) struct PermitsHold {
     pub(crate) fence: u64,
     /// How many permits it has. After a shrink that is fewer than its request names.
     pub(crate) weight: u32,
+    pub(crate) slot: Option<u32>,
 }
 
 impl Permits {
@@ -62,6 +64,7 @@ impl Permits {
             fence: Fence::new(hold.fence)?,
             deadline: ServerTime::from_ms(hold.deadline),
             pushed: hold.pushed,
+            slot: hold.slot,
         })
     }
 
@@ -206,9 +209,21 @@ impl<'a> OpenPermits<'a> {
             pushed,
             fence,
             weight: request.weight(),
+            slot: self.slot_for(request),
         };
         self.add(request, hold);
         self.permits.grant_of(request)
+    }
+
+    /// One permit of a small capacity comes with a slot, the smallest that no hold has. Less than its
+    /// capacity was in use before, so the slot is less than that, whatever other callers say.
+    fn slot_for(&self, request: &RequestId) -> Option<u32> {
+        if request.weight() > 1 || request.capacity() > MOST_SLOTS {
+            return None;
+        }
+        let holds = self.permits.holds.values();
+        let taken: BTreeSet<_> = holds.filter_map(|hold| hold.slot).collect();
+        (0..MOST_SLOTS).find(|slot| !taken.contains(slot))
     }
 
     /// Whether there are enough permits for a request.

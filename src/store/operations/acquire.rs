@@ -144,15 +144,21 @@ impl Operation for Acquire {
     fn read(&self, reply: &str) -> Result<(ServerTime, Acquired), ReplyError> {
         let mut words = ReplyReader::of(reply, self.request.as_str())?;
         let acquired = match words.status {
-            1 => Acquired::Granted {
-                grant: Grant {
+            1 => {
+                let (fence, pushed, was_queued) = (words.fence()?, words.flag()?, words.flag()?);
+                let slot = match self.keys.kind {
+                    Kind::Lock => None,
+                    Kind::Semaphore | Kind::ReadWrite => words.slot()?,
+                };
+                let grant = Grant {
                     request: self.request.clone(),
                     deadline: words.deadline,
-                    fence: words.fence()?,
-                    pushed: words.flag()?,
-                },
-                was_queued: words.flag()?,
-            },
+                    fence,
+                    pushed,
+                    slot,
+                };
+                Acquired::Granted { grant, was_queued }
+            }
             2 | 3 => {
                 let ticket = words.number()?;
                 Acquired::Contended(Contended {

@@ -40,6 +40,7 @@ fn of_permits(mut words: ReplyReader<'_>) -> Result<(ServerTime, Inspected), Rep
         let deadline = ServerTime::from_ms(words.number()?);
         let fence = words.fence()?;
         let permits = u32::try_from(words.number()?).map_err(|_| words.malformed())?;
+        let slot = words.slot()?;
         let holder = RequestId::from_wire(words.text()?).ok_or_else(|| words.malformed())?;
         holders.push(InspectedHold {
             owner: Owner::from_wire(holder.owner()),
@@ -50,6 +51,7 @@ fn of_permits(mut words: ReplyReader<'_>) -> Result<(ServerTime, Inspected), Rep
             kept: holder.is_kept(),
             permits,
             of: holder.capacity(),
+            slot,
         });
     }
     let inspected = Inspected {
@@ -75,6 +77,7 @@ pub(crate) struct InspectedHold {
     /// How many permits it has, and of how many at most. 1 of 1 for a lock.
     pub(crate) permits: u32,
     pub(crate) of: u32,
+    pub(crate) slot: Option<u32>,
 }
 
 impl Operation for Inspect {
@@ -126,6 +129,7 @@ impl Operation for Inspect {
                     kept: RequestId::from_wire(owner).is_some_and(|request| request.is_kept()),
                     permits: 1,
                     of: 1,
+                    slot: None,
                 };
                 (vec![holding], waiting)
             }
@@ -168,6 +172,7 @@ impl Operation for Inspect {
                 kept: request.is_kept(),
                 permits: 1,
                 of: 1,
+                slot: None,
             })
             .into_iter()
             .collect();

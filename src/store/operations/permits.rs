@@ -260,6 +260,7 @@ pub(super) fn inspect(call: &Inspect, rules: &mut Rules, now: Now) -> Inspected 
             kept: request.is_kept(),
             permits: hold.weight,
             of: request.capacity(),
+            slot: hold.slot,
         })
     });
     Inspected {

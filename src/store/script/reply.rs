@@ -2,7 +2,7 @@
 
 use crate::fence::Fence;
 use crate::store::ids::RequestId;
-use crate::store::interface::Grant;
+use crate::store::interface::{Grant, read_slot};
 use crate::time::server_time::ServerTime;
 
 /// Why a reply cannot be used.
@@ -95,7 +95,13 @@ impl<'a> ReplyReader<'a> {
             fence,
             deadline,
             pushed: self.flag()?,
+            slot: None,
         }))
+    }
+
+    /// The slot of a grant of permits.
+    pub(crate) fn slot(&mut self) -> Result<Option<u32>, ReplyError> {
+        read_slot(self.text()?).ok_or_else(|| self.malformed())
     }
 
     pub(crate) fn malformed(&self) -> ReplyError {

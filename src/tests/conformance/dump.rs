@@ -47,10 +47,17 @@ pub(super) fn of_permits(permits: &Permits) -> Data {
     let holds = permits.holds.iter().map(|(request, hold)| {
         let (deadline, lease, pushed) = (hold.deadline, hold.lease, u8::from(hold.pushed));
         let (fence, weight) = (hold.fence, hold.weight);
-        format!("h:{request}={deadline} {lease:010} {pushed} {fence} {weight:05}")
+        let slot = hold.slot.map_or("-".to_owned(), |slot| slot.to_string());
+        format!("h:{request}={deadline} {lease:010} {pushed} {fence} {weight:05} {slot}")
     });
     let (seen, used, fence, taken_until) = (permits.seen, permits.used, permits.fence, permits.taken_until);
-    let header = (fence > 0).then(|| format!("permits={seen} {used:05} {fence} {taken_until}"));
+    let taken: BTreeSet<_> = permits.holds.values().filter_map(|hold| hold.slot).collect();
+    let slots = 0..taken.last().map_or(0, |last| last + 1);
+    let slots: String = slots
+        .map(|slot| if taken.contains(&slot) { '1' } else { '0' })
+        .collect();
+    let header = format!("permits={seen} {used:05} {fence} {taken_until:013} {slots}");
+    let header = (fence > 0).then_some(header);
     [
         sorted(holds.chain(header)),
         queue(&permits.queue),

@@ -384,7 +384,12 @@ impl World<'_> {
             assert!(permits.used <= request.capacity(), "too many permits are in use");
             self.former = Fence::new(hold.fence).unwrap();
         }
-        for hold in permits.holds.values() {
+        let mut slots = BTreeSet::new();
+        for (request, hold) in &permits.holds {
+            let is_new = hold
+                .slot
+                .is_none_or(|slot| slot < request.capacity() && slots.insert(slot));
+            assert!(is_new, "{request} has the slot {:?}", hold.slot);
             let is_alone = hold.weight < MOST_PERMITS || permits.holds.len() == 1;
             assert!(is_alone, "a writer has others beside it");
         }
@@ -407,7 +412,7 @@ impl World<'_> {
         for (_, push) in &pushes {
             self.setting.reached.insert(match push.split(' ').count() {
                 1 => "a push of permits that stay taken",
-                4 => "a push of one grant",
+                5 => "a push of one grant",
                 _ => "a push of several grants",
             });
         }

@@ -38,6 +38,7 @@ async fn next_request_after_a_late_grant_opens_the_record() {
         fence: crate::fence::Fence::new(1).unwrap(),
         deadline: ServerTime::default(),
         pushed: true,
+        slot: None,
         request,
     };
     waitlist.deliver(&grant, Some(fixture.waitlists().client().now()));

@@ -10,7 +10,7 @@ use rand::{Rng, SeedableRng};
 
 use super::world::*;
 use crate::fence::Fence;
-use crate::permits::MOST_PERMITS;
+use crate::permits::{MOST_PERMITS, MOST_SLOTS};
 use crate::status::Kind;
 use crate::store::ids::{ClientId, RequestId};
 use crate::store::keys::Keys;
@@ -446,6 +446,70 @@ fn a_refused_message_voids_the_grants_of_its_client_alone() {
 }
 
 #[test]
+fn a_permit_has_the_smallest_free_slot_until_its_hold_ends() {
+    let mut world = semaphore();
+    let grants: Vec<_> = (0..4).map(|client| world.grant(&asks(client, 1, 1, 4))).collect();
+    let slots = |grants: &[Grant]| grants.iter().map(|grant| grant.slot).collect::<Vec<_>>();
+    assert_eq!(slots(&grants), [Some(0), Some(1), Some(2), Some(3)]);
+    world.queue(&asks(4, 1, 1, 4));
+    world.renew(&grants[3], LEASE_MS, ServerTime::MAX);
+    world.give(&grants[2]);
+    world.give(&grants[1]);
+    // The waiter was told its slot, and a call that is repeated returns it.
+    let told = world.grant(&asks(4, 1, 1, 4));
+    assert_eq!((told.slot, told.pushed), (Some(2), true));
+    assert_eq!(world.wires.pushes, [Push::Granted(vec![told])]);
+    assert_eq!(world.grant(&asks(3, 1, 1, 4)).slot, Some(3));
+    assert_eq!(world.grant(&asks(5, 1, 1, 4)).slot, Some(1));
+    let mut shown: Vec<_> = world.inspect().holders.iter().map(|holder| holder.slot).collect();
+    shown.sort_unstable();
+    assert_eq!(shown, [Some(0), Some(1), Some(2), Some(3)]);
+}
+
+#[test]
+fn a_slot_is_below_the_capacity_of_its_own_caller() {
+    let mut world = semaphore();
+    let first = world.grant(&asks(1, 1, 1, 3));
+    let _second = world.grant(&asks(2, 1, 1, 3));
+    let third = world.grant(&asks(3, 1, 1, 3));
+    world.give(&first);
+    world.queue(&asks(4, 1, 1, 2));
+    world.give(&third);
+    assert_eq!(world.grant(&asks(4, 1, 1, 2)).slot, Some(0));
+}
+
+#[test]
+fn several_permits_a_reader_and_a_large_capacity_have_no_slot() {
+    let mut world = semaphore();
+    assert_eq!(world.grant(&asks(1, 1, 2, 1_000)).slot, None);
+    assert_eq!(world.grant(&asks(2, 1, 1, 1_001)).slot, None);
+    assert_eq!(world.grant(&asks(3, 1, 1, 1_000)).slot, Some(0));
+    let several = world.grant(&asks(4, 1, 2, 1_000));
+    world.shrink(&several, 1);
+    assert_eq!(
+        world.grant(&several.request).slot,
+        None,
+        "it had none when it was granted"
+    );
+    assert_eq!(world.grant(&reader(5, 1)).slot, None);
+}
+
+#[test]
+fn a_kept_permit_keeps_its_slot_and_a_refused_grant_gives_it_back() {
+    let mut world = semaphore();
+    let (first, second) = (world.grant(&one(1)), world.grant(&one(2)));
+    for client in [3, 4] {
+        world.ask(&world.call(&one(client), Mode::Register));
+    }
+    world.keep(&first, 700);
+    assert_eq!(world.inspect().holders[0].slot, Some(0));
+    world.wires.denied.insert(world.channel_of(3));
+    world.give(&second);
+    let told = world.grant(&one(4));
+    assert_eq!((told.slot, told.pushed), (Some(1), true));
+}
+
+#[test]
 fn a_refused_message_does_not_lose_permits_that_are_kept() {
     let mut world = semaphore();
     let first = world.grant(&one(1));
@@ -636,7 +700,14 @@ fn check(world: &mut World, fences: &mut BTreeMap<u64, RequestId>, is_handed_ove
     let largest = permits.holds.keys().map(RequestId::capacity).max();
     assert!(used <= largest.unwrap_or_default(), "{used} are in use");
     assert_eq!(permits.timers.len(), permits.holds.len());
+    let mut slots = BTreeSet::new();
     for (request, hold) in &permits.holds {
+        let is_new = hold
+            .slot
+            .is_none_or(|slot| slot < request.capacity() && slots.insert(slot));
+        assert!(is_new, "{request} has the slot {:?}", hold.slot);
+        let has_one = request.weight() == 1 && request.capacity() <= MOST_SLOTS;
+        assert_eq!(hold.slot.is_some(), has_one, "{request}");
         let timer = permits.timers.ticket(request).unwrap();
         assert!(timer <= hold.deadline, "the timer of {request} is late");
         // A hold that keeps permits taken has the fence of the hold before.

@@ -136,6 +136,7 @@ impl MemoryStore {
                         pushed: false,
                         fence: holder.fence,
                         weight: 1,
+                        slot: None,
                     };
                     holds.insert(request.clone(), hold);
                 }

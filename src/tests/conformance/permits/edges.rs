@@ -107,7 +107,7 @@ impl World<'_> {
         words
             .map(|words| match words.len() {
                 1 => words,
-                _ => words[1..].chunks(3).map(|grant| grant[2].clone()).collect(),
+                _ => words[1..].chunks(4).map(|grant| grant[2].clone()).collect(),
             })
             .collect()
     }

@@ -20,8 +20,9 @@ const CAPACITIES: [i64; 2] = [5, 1000];
 /// The processes of the other tests keep those of this one from running for a while.
 const LEASE: Duration = Duration::from_secs(5);
 
-fn histories(dir: &Path) -> [History; 2] {
-    ["semaphore", "rw"].map(|name| History::in_file(dir.join(format!("history-{name}"))))
+/// Of the semaphore, of the read/write lock, and of the slots of the semaphore.
+fn histories(dir: &Path) -> [History; 3] {
+    ["semaphore", "rw", "slots"].map(|name| History::in_file(dir.join(format!("history-{name}"))))
 }
 
 #[tokio::test]
@@ -49,10 +50,10 @@ async fn part_of_many() {
 }
 
 /// Uses the semaphore and the read/write lock, in all ways. Returns how often it had one of them. Each waiter
-/// is named by its permits, and by how it came to them.
+/// is named by its permits, and by how it came to them. A slot has its holders as a lock has.
 async fn use_again_and_again(
     locks: LockManager,
-    histories: [History; 2],
+    histories: [History; 3],
     mut rng: SmallRng,
     stopped: Arc<AtomicBool>,
 ) -> u64 {
@@ -82,8 +83,15 @@ async fn use_again_and_again(
         match guard {
             Ok(guard) => {
                 entry.granted(guard.fence().get());
+                let slot = guard.slot().map(|slot| histories[2].asks(slot.to_string()));
+                if let Some(slot) = &slot {
+                    slot.granted(guard.fence().get());
+                }
                 sleep(Duration::from_millis(rng.random_range(0..20))).await;
                 guard.check().expect("a lease that is renewed");
+                if let Some(slot) = slot {
+                    slot.released();
+                }
                 entry.released();
                 if weight == CAPACITIES[1] && rng.random() {
                     let reads = history.asks("1 downgraded");
@@ -120,6 +128,22 @@ fn assert_capacity(history: &History, capacity: i64) {
     for (at, change) in changes {
         used += change;
         assert!(used <= capacity, "{used} of {capacity} in use at {at}");
+    }
+}
+
+/// Checks that each slot had one holder at a time, each under a larger fence than the one before.
+fn assert_slots(history: &History) {
+    let mut holds = history.grants();
+    holds.sort_by_key(|hold| (hold.waiter.clone(), hold.granted_ns));
+    let mut slots: Vec<_> = holds.iter().map(|hold| &*hold.waiter).collect();
+    slots.dedup();
+    assert!(
+        slots.len() > 1 && slots.iter().all(|slot| slot.parse::<u32>().unwrap() < 5),
+        "{slots:?}"
+    );
+    for pair in holds.windows(2).filter(|pair| pair[0].waiter == pair[1].waiter) {
+        let is_next = pair[0].released_ns <= pair[1].granted_ns && pair[0].fence < pair[1].fence;
+        assert!(pair[0].released_ns.is_some() && is_next, "{pair:?}");
     }
 }
 
@@ -175,7 +199,12 @@ async fn random_users_of_four_processes_of_which_two_are_killed_break_no_promise
     let go_on = async || {
         let counts = || histories.each_ref().map(|history| history.grants().len());
         let before = counts();
-        let more = || counts().iter().zip(before).all(|(now, then)| *now >= then + 80);
+        let more = || {
+            counts()[..2]
+                .iter()
+                .zip(before)
+                .all(|(now, then)| *now >= then + 80)
+        };
         eventually("both are used", 60 * SECOND, async || {
             sleep(SECOND / 10).await;
             more()
@@ -201,6 +230,7 @@ async fn random_users_of_four_processes_of_which_two_are_killed_break_no_promise
         let (overtakers, waits) = overtakers(history);
         assert!(overtakers * 10 <= waits, "{overtakers} of {waits}");
     }
+    assert_slots(&histories[2]);
     let locks = connect(&url).await;
     for lock in [locks.semaphore(NAME, 5).permits(5), locks.rw_lock(NAME).write()] {
         let all = lock.acquire_timeout(IN_TIME).await.unwrap();
