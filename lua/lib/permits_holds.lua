@@ -32,7 +32,8 @@ end
 -- Adds a hold to those that `write` writes. Its permits and its slot are marked as taken already.
 local function add(request, deadline, ms, pushed, its_fence, weight, slot)
   fields[#fields + 1] = HOLD_FIELD .. request
-  fields[#fields + 1] = table.concat({deadline, ms, pushed, its_fence, weight, slot}, ' ')
+  fields[#fields + 1] = deadline .. ' ' .. ms .. ' ' .. pushed .. ' ' .. its_fence .. ' ' .. weight .. ' '
+    .. slot
   timers[#timers + 1], timers[#timers + 2] = deadline, request
   ended[request] = nil
   longest_ms, changed = math.max(longest_ms, ms), true
@@ -43,8 +44,8 @@ local function write()
     return
   end
   fields[#fields + 1] = 'permits'
-  fields[#fields + 1] = table.concat({now, string.format('%05d', used), fence, kept_until,
-    string.match(slots, '^.*' .. YES) or ''}, ' ')
+  fields[#fields + 1] = now .. ' ' .. string.format('%05d', used) .. ' ' .. fence .. ' ' .. kept_until .. ' '
+    .. (string.match(slots, '^.*' .. YES) or '')
   redis.call('HSET', lock_key, unpack(fields))
   extend_ttl(lock_key, longest_ms)
   if timers[1] then
