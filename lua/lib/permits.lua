@@ -19,3 +19,4 @@ local WEIGHT, WEIGHT_END, CAPACITY, CAPACITY_END = 45, 49, 51, 55
 -- One permit of a small capacity comes with a slot, the smallest that no hold has. Less than `capacity`
 -- permits were in use before, so it is less than `capacity`, whatever other callers say.
 local SINGLE, MOST_SLOTS, NO_SLOT = '00001', '01000', '-'
+local FIRST = 1

@@ -6,7 +6,7 @@ local function take(weight, capacity, ms)
   used, fence = used + weight, fence >= now_us and string.format('%d', fence + 1) or now_us
   local slot = NO_SLOT
   if weight == SINGLE and capacity <= MOST_SLOTS then
-    slot = string.format('%d', (string.find(slots, NO, 1, true) or #slots + 1) - 1)
+    slot = string.format('%d', (string.find(slots, NO, FIRST, true) or #slots + 1) - 1)
     mark(slot, YES)
   end
   return string.format('%d', now + ms), fence, slot
@@ -49,7 +49,7 @@ local function hand_over(queue_key, channel_prefix, is_new, own_request, own_ms)
     local told, grants = {}, {}
     while more == YES and not bounded do
       local heads = queued > 0 and redis.call('ZRANGE', queue_key, '0', string.format('%d', chunk - 1)) or {}
-      local passed = {}
+      local passed, left = {}, CHUNK
       more, stays = #heads == chunk and YES or NO, nil
       for _, head in ipairs(heads) do
         local waiter, weight = string.sub(head, CLIENT, CLIENT_END), string.sub(head, WEIGHT, WEIGHT_END)
@@ -81,9 +81,9 @@ local function hand_over(queue_key, channel_prefix, is_new, own_request, own_ms)
         else
           gone[waiter] = true
         end
-        passed[#passed + 1], removed = head, removed + 1
-        chunk = math.max(1, math.min(CHUNK, capacity - used, BOUND - removed))
+        passed[#passed + 1], removed, left = head, removed + 1, capacity - used
       end
+      chunk = math.max(1, math.min(CHUNK, left, BOUND - removed))
       if passed[1] then
         redis.call('ZREM', queue_key, unpack(passed))
         queued = queued - #passed

@@ -10,6 +10,10 @@
 
 -- A script looks at so many timers at most.
 local LOOKS = 1000
+-- The server keeps a small hash or sorted set as a list, and searches all of it for each addition. A name
+-- that is longer than 64 bytes makes it a table at once, before many are added.
+local MANY = 64
+local LONG = '-----------------------------------------------------------------'
 
 local lock_key, clients_key, timers_key, client
 local used, fence, kept_until, slots = 0, '', RELEASED_UNTIL, ''
@@ -21,10 +25,10 @@ local changed, unsettled, earliest = false, NO, FREE
 -- What `write` writes besides the header, the requests whose timers it removes, and the longest lease.
 local fields, timers, ended, longest_ms = {}, {}, {}, 0
 
--- `is_taken` is YES or NO.
+-- `is_taken` is YES or NO. The slots begin with number 0.
 local function mark(slot, is_taken)
   if slot ~= NO_SLOT then
-    local before = string.sub(slots, 1, slot) .. string.rep(NO, slot - #slots)
+    local before = string.sub(slots, FIRST, slot) .. string.rep(NO, slot - #slots)
     slots = before .. is_taken .. string.sub(slots, slot + 2)
   end
 end
@@ -46,6 +50,12 @@ local function write()
   fields[#fields + 1] = 'permits'
   fields[#fields + 1] = now .. ' ' .. string.format('%05d', used) .. ' ' .. fence .. ' ' .. kept_until .. ' '
     .. (string.match(slots, '^.*' .. YES) or '')
+  if #timers > MANY then
+    redis.call('HSET', lock_key, LONG, '')
+    redis.call('HDEL', lock_key, LONG)
+    redis.call('ZADD', timers_key, '0', LONG)
+    redis.call('ZREM', timers_key, LONG)
+  end
   redis.call('HSET', lock_key, unpack(fields))
   extend_ttl(lock_key, longest_ms)
   if timers[1] then

@@ -90,7 +90,7 @@ pub(super) const EDITS: &[Edit] = &[
         "used, fence = used + weight, fence", "used, fence = used + 1, fence", MODEL),
     edit("a slot has one holder", HAND_OVER, "    mark(slot, YES)\n", "", MODEL),
     edit("a slot is the smallest that is free", HAND_OVER,
-        "(string.find(slots, NO, 1, true) or #slots + 1)", "(#slots + 1)", MODEL),
+        "(string.find(slots, NO, FIRST, true) or #slots + 1)", "(#slots + 1)", MODEL),
     edit("several permits have no slot", HAND_OVER, "weight == SINGLE and ", "", MODEL),
     edit("a permit of a large capacity has no slot", HAND_OVER, " and capacity <= MOST_SLOTS", "", MODEL),
     edit("a capacity of a thousand has slots", HAND_OVER, "capacity <= MOST_SLOTS", "capacity < MOST_SLOTS", MODEL),
