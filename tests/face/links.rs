@@ -22,6 +22,7 @@ pub(super) fn documents() -> Vec<PathBuf> {
         "README.md",
         "ARCHITECTURE.md",
         "tests/README.md",
+        "tests/races.md",
         "benches/README.md",
         "lua/README.md",
     ];
