@@ -25,6 +25,8 @@ pub(super) fn documents() -> Vec<PathBuf> {
         "tests/races.md",
         "benches/README.md",
         "lua/README.md",
+        "CONTRIBUTING.md",
+        "SECURITY.md",
     ];
     let mut documents = pages();
     documents.extend(others.map(|path| root().join(path)));
