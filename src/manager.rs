@@ -292,7 +292,8 @@ impl LockManager {
     /// [`Unreleased`] if locks are still held, or if the server has not confirmed all releases within the
     /// [`server_timeout`](LockManagerBuilder::server_timeout), or in a quorum a majority of the servers. It
     /// lists these locks and counts these releases. Calls of `release` and `try_acquire` that are still under
-    /// way then count too.
+    /// way then count too. In a quorum, votes that a slower server has not taken back by the end of the
+    /// process stay there until their leases end.
     ///
     /// # Cancel safety
     /// The manager is closed from the first poll on. Dropping the future only stops the waiting.

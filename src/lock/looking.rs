@@ -26,7 +26,9 @@ impl Lock {
     /// [`LockManager::list`](crate::LockManager::list) does this for many locks.
     ///
     /// In a quorum, the holder is the client with holds on a majority of the servers. There is none while
-    /// several clients have a minority each.
+    /// several clients have a minority each. All servers are asked. If the answers of a majority leave open
+    /// who holds, the call waits for the others, for at most the
+    /// [`server_timeout`](crate::LockManagerBuilder::server_timeout).
     ///
     /// # Errors
     /// [`Error::Unavailable`] (in a quorum
@@ -89,7 +91,8 @@ impl Lock {
     /// when the lease ends.
     ///
     /// In a quorum the call ends the holds on all servers, and waits for the servers that showed this holder.
-    /// It returns `true` if too few are left for the holder to keep the lock.
+    /// It returns `true` if too few are left for the holder to keep the lock. While several clients have a
+    /// minority each, there is no holder, and it returns `false`: they settle that by themselves.
     ///
     /// # Errors
     /// [`Error::Unavailable`] (in a quorum

@@ -37,7 +37,7 @@ impl LockManager {
     /// client's label is asked for once.
     ///
     /// In a quorum, one server after the other is searched, until these are a majority. Each lock is listed
-    /// once.
+    /// once. Each server that is away takes a [`server_timeout`](crate::LockManagerBuilder::server_timeout).
     ///
     /// # Errors
     /// [`Error::Invalid`] if the pattern is empty, and otherwise as for [`status`](crate::Lock::status). If
