@@ -309,8 +309,7 @@ pub enum HoldEnd {
     /// The lease ran out: no renewal succeeded in time, or it was not to be renewed.
     Expired,
     /// The server has another holder, or none: the lock was taken by force, its key was deleted, or its grant
-    /// was forgotten by a failover. In a quorum: without the votes that were taken away like this, fewer than a
-    /// majority are left.
+    /// was forgotten by a failover. In a quorum, the votes that are left cannot form a majority.
     Taken,
     /// The hold reached its `max_hold`.
     MaxHold,
