@@ -26,8 +26,8 @@
 //! to know when you come from another lock.
 //!
 //! # A lease, not a mutex
-//! The server keeps a hold for the length of its lease, and the client renews it. A process that is stopped or
-//! cut off for longer loses its lock to another one. A guard knows that by its own clock no later than the
+//! The server keeps a hold for the length of its lease, and the client renews it. A process that is stopped
+//! or cut off for longer loses its lock to another one. A guard knows that by its own clock no later than the
 //! server, so **code that stops when it is told [`Lost`] never overlaps with the next holder**, as long as
 //! there is one server, which keeps its data and whose clock is not set forward, and nobody takes the lock
 //! away [by force](Lock::force_release). A [quorum](Quorum) keeps this promise when a minority of its servers
@@ -37,9 +37,9 @@
 //! refuses the writes of a stale holder ([`LockGuard::fence`]). It does not undo what that holder did
 //! elsewhere, such as a payment: `docs/once.md` shows how work takes effect once.
 //!
-//! All this needs clocks whose rates differ by 1 ‰ at most, and which go on while nothing else does. A virtual
-//! machine that is paused together with its clocks notices nothing at its first look. Only the fence helps
-//! there.
+//! All this needs clocks whose rates differ by 1 ‰ at most, and which go on while nothing else does. A
+//! virtual machine that is paused together with its clocks notices nothing at its first look. Only the fence
+//! helps there.
 //!
 //! # Overview
 //! - [`LockManager`]: one client of one server, of a cluster, of a [quorum](Quorum), or
