@@ -4,13 +4,19 @@
 #![allow(clippy::unwrap_used)]
 
 use std::process::Stdio;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::{Router, routing};
 use fairlock_testkit::{Postgres, Server};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Lines};
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::process::{Child, ChildStdout, Command};
+use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
+use tokio_postgres::NoTls;
 
 /// Far longer than any of it takes, on a busy machine too.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -111,8 +117,50 @@ async fn web_service_charges_an_invoice_once_at_a_time_and_finishes_what_it_bega
     assert!(web.output().await.contains("closed"));
 }
 
+/// A payment provider. It takes a payment once for each key, and answers once the test lets it.
+struct Provider {
+    taken: Mutex<Vec<String>>,
+    arrived: mpsc::UnboundedSender<String>,
+    answers: watch::Sender<bool>,
+}
+
+impl Provider {
+    /// Returns the address, and the keys of all requests.
+    async fn start() -> (Arc<Provider>, String, mpsc::UnboundedReceiver<String>) {
+        let (arrived, requests) = mpsc::unbounded_channel();
+        let provider = Arc::new(Provider {
+            taken: Mutex::default(),
+            arrived,
+            answers: watch::channel(false).0,
+        });
+        let app = Router::new()
+            .route("/charges", routing::post(Provider::charge))
+            .with_state(Arc::clone(&provider));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        tokio::spawn(async move { axum::serve(listener, app).await });
+        (provider, address, requests)
+    }
+
+    async fn charge(State(provider): State<Arc<Provider>>, headers: HeaderMap) -> String {
+        let key = headers["idempotency-key"].to_str().unwrap().to_owned();
+        let receipt = {
+            let mut taken = provider.taken.lock().unwrap();
+            let known = taken.iter().position(|taken| *taken == key);
+            known.unwrap_or_else(|| {
+                taken.push(key.clone());
+                taken.len() - 1
+            })
+        };
+        provider.arrived.send(key).unwrap();
+        let mut answers = provider.answers.subscribe();
+        answers.wait_for(|answers| *answers).await.unwrap();
+        format!("receipt {receipt}")
+    }
+}
+
 #[tokio::test]
-async fn database_refuses_the_write_of_a_paused_holder() {
+async fn payment_of_a_killed_holder_is_taken_once() {
     if !Postgres::is_installed() {
         eprintln!("skipped: PostgreSQL is not installed");
         return;
@@ -120,16 +168,80 @@ async fn database_refuses_the_write_of_a_paused_holder() {
     let postgres = tokio::task::spawn_blocking(|| Postgres::start().unwrap())
         .await
         .unwrap();
-    let output = Program::start(env!("CARGO_BIN_EXE_sql"), &[("DATABASE_URL", &postgres.url)])
-        .output()
-        .await;
-    assert!(
-        output.contains("write of the second writer: accepted"),
-        "{output}"
-    );
-    assert!(output.contains("write of the first writer: refused"), "{output}");
-    assert!(output.contains(r#"the document says "new""#), "{output}");
+    let server = Server::start().await;
+    let (provider, address, mut requests) = Provider::start().await;
+    let environment = [
+        ("DATABASE_URL", &*postgres.url),
+        ("PROVIDER", &*address),
+        ("REDIS_URL", &server.url()),
+    ];
+    let start = || Program::start(env!("CARGO_BIN_EXE_sql"), &environment);
+    let mut request = async || timeout(LIMIT, requests.recv()).await.unwrap().unwrap();
+
+    // The provider takes the payment, and the holder is killed before it hears of that.
+    let mut first = start();
+    let of_first: i64 = first.line_with("claiming under fence ").await.parse().unwrap();
+    let key = request().await;
+    first.process.kill().await.unwrap();
+
+    // The next holder cannot know that, and calls again.
+    let mut second = start();
+    let of_second: i64 = second.line_with("claiming under fence ").await.parse().unwrap();
+    assert!(of_first < of_second, "{of_first} {of_second}");
+    assert_eq!(request().await, key, "a second call with the key of the first");
+
+    // Had the first holder been paused, it would go on now. The statements of the page refuse it.
+    let (database, connection) = tokio_postgres::connect(&postgres.url, NoTls).await.unwrap();
+    let connection = tokio::spawn(connection);
+    let blocks = blocks(include_str!("../../../docs/once.md"), "sql");
+    let [_, claim, confirm] = &blocks[..] else {
+        panic!("a table and two statements: {blocks:?}")
+    };
+    let stale = database.query_opt(*claim, &[&42_i64, &of_first]).await.unwrap();
+    assert!(stale.is_none(), "a stale claim");
+    let stale = database.execute(*confirm, &[&42_i64, &of_first, &"stale"]).await;
+    assert_eq!(stale.unwrap(), 0, "a stale confirmation");
+    let paid = "SELECT paid, receipt FROM payment WHERE id = 42";
+    assert!(!database.query_one(paid, &[]).await.unwrap().get::<_, bool>(0));
+
+    provider.answers.send_replace(true);
+    assert!(second.output().await.contains("paid: receipt 0"));
+    let row = database.query_one(paid, &[]).await.unwrap();
+    assert_eq!((row.get(0), row.get(1)), (true, "receipt 0"));
+    assert_eq!(*provider.taken.lock().unwrap(), [key], "taken once");
+
+    // Whoever comes later finds it paid, and does not call.
+    assert!(start().output().await.contains("nothing to do"));
+    assert!(requests.try_recv().is_err(), "a third call");
+
+    drop(database);
+    connection.await.unwrap().unwrap();
     tokio::task::spawn_blocking(|| drop(postgres)).await.unwrap();
+}
+
+/// The blocks of code in this language on a page.
+fn blocks<'a>(page: &'a str, language: &str) -> Vec<&'a str> {
+    let begin = format!("```{language}\n");
+    let after = page.split(&begin).skip(1);
+    after.map(|after| after.split("```").next().unwrap()).collect()
+}
+
+#[test]
+fn pages_show_the_code_of_the_programs() {
+    let pages = [(
+        include_str!("../../../docs/once.md"),
+        include_str!("../src/bin/sql.rs"),
+        4,
+    )];
+    // However it is indented.
+    let lines = |text: &str| text.lines().map(str::trim).collect::<Vec<_>>().join("\n");
+    for (page, program, count) in pages {
+        let shown = [blocks(page, "rust,ignore"), blocks(page, "sql")].concat();
+        for block in &shown {
+            assert!(lines(program).contains(lines(block).trim_end()), "{block}");
+        }
+        assert_eq!(shown.len(), count, "{shown:?}");
+    }
 }
 
 #[tokio::test]

@@ -1,70 +1,105 @@
-//! A write to a database that refuses holders whose lease is over: the fence goes with the statement.
+//! A payment that a provider takes once, though the process that pays may be killed at any moment.
+//! [docs/once.md](../../../../docs/once.md) explains the three steps.
 //!
-//!     DATABASE_URL=postgres://postgres@127.0.0.1/postgres cargo run --package fairlock-examples --bin sql
+//!     DATABASE_URL=postgres://postgres@127.0.0.1/postgres PROVIDER=127.0.0.1:8080 \
+//!         REDIS_URL=redis://127.0.0.1:6379 cargo run --package fairlock-examples --bin sql
+//!
+//! Any HTTP server that answers `POST /charges` can stand for the provider. It has to know an
+//! `Idempotency-Key` again.
 
 use std::error::Error;
 use std::time::Duration;
 
 use fairlock::Fence;
 use fairlock_examples::locks;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio_postgres::{Client, NoTls};
+
+/// If this process is killed, another one can go on with its payment after at most this time.
+const LEASE: Duration = Duration::from_secs(3);
+
+/// Payment 42 stands for one that a customer has ordered.
+const SCHEMA: &str = "
+    CREATE TABLE IF NOT EXISTS payment (
+        id      BIGINT PRIMARY KEY,
+        amount  BIGINT NOT NULL,
+        key     TEXT NOT NULL UNIQUE DEFAULT gen_random_uuid(), -- made once, before any call
+        fence   BIGINT NOT NULL DEFAULT 0,
+        paid    BOOLEAN NOT NULL DEFAULT false,
+        receipt TEXT
+    );
+    INSERT INTO payment (id, amount) VALUES (42, 1999) ON CONFLICT DO NOTHING";
+
+const CLAIM: &str = "
+    UPDATE payment SET fence = $2
+    WHERE id = $1 AND NOT paid AND fence <= $2
+    RETURNING key, amount";
+
+const CONFIRM: &str = "
+    UPDATE payment SET paid = true, receipt = $3
+    WHERE id = $1 AND NOT paid AND fence <= $2";
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    let Ok(url) = std::env::var("DATABASE_URL") else {
-        return Err(
-            "set DATABASE_URL to a PostgreSQL database, such as postgres://postgres@127.0.0.1/postgres"
-                .into(),
-        );
+    let (Ok(url), Ok(provider)) = (std::env::var("DATABASE_URL"), std::env::var("PROVIDER")) else {
+        return Err("set DATABASE_URL to a PostgreSQL database, and PROVIDER to an HTTP server".into());
     };
     let (database, connection) = tokio_postgres::connect(&url, NoTls).await?;
     let connection = tokio::spawn(connection);
-    database
-        .batch_execute(
-            "CREATE TEMPORARY TABLE document (id BIGINT PRIMARY KEY, body TEXT NOT NULL, fence BIGINT NOT NULL);
-             INSERT INTO document VALUES (7, 'empty', 0)",
-        )
-        .await?;
-
     let locks = locks().await?;
-    // A fixed lease is not renewed. It stands for a holder that was paused, whose renewals stopped with it.
-    let lock = locks
-        .lock("document:7")
-        .lease(Duration::from_millis(300))
-        .renew(false);
+    let migration = locks.lock("payment:migration");
+    migration
+        .with(async |_fence| database.batch_execute(SCHEMA).await)
+        .await??;
 
-    let paused = lock.acquire().await?;
-    println!("the first writer has fence {}, and is paused", paused.fence());
-    // This waits until the lease of the first writer is over.
-    let quick = lock.acquire().await?;
-    println!("the second writer has fence {}", quick.fence());
-    report("second", write(&database, "new", quick.fence()).await?);
-
-    // The first writer goes on where it was. Its guard would tell, but it does not look.
-    report("first", write(&database, "old", paused.fence()).await?);
-
-    let row = database
-        .query_one("SELECT body FROM document WHERE id = 7", &[])
-        .await?;
-    println!("the document says {:?}", row.get::<_, &str>(0));
+    let lock = locks.lock("payment:42").lease(LEASE);
+    match lock
+        .with(async |fence| pay(&database, &provider, 42, fence).await)
+        .await??
+    {
+        Some(receipt) => println!("paid: {receipt}"),
+        None => println!("nothing to do: it is paid, or a later holder pays"),
+    }
+    locks.close().await?;
     drop(database);
     connection.await??;
     Ok(())
 }
 
-/// Writes unless a later holder has written. That is one statement, so nothing can come between the check and
-/// the write.
-async fn write(database: &Client, body: &str, fence: Fence) -> Result<bool, Box<dyn Error>> {
-    let fence = i64::try_from(fence.get())?;
-    let statement = "UPDATE document SET body = $1, fence = $2 WHERE id = 7 AND fence <= $2";
-    Ok(database.execute(statement, &[&body, &fence]).await? == 1)
+/// Returns the receipt, unless the payment is confirmed by somebody else.
+async fn pay(
+    database: &Client,
+    provider: &str,
+    id: i64,
+    fence: Fence,
+) -> Result<Option<String>, Box<dyn Error>> {
+    let fence = i64::from(fence);
+    println!("claiming under fence {fence}");
+    // Each statement is a transaction of its own: none is open during the call.
+    let Some(claimed) = database.query_opt(CLAIM, &[&id, &fence]).await? else {
+        return Ok(None);
+    };
+    let receipt = charge(provider, claimed.get("key"), claimed.get("amount")).await?;
+    let confirmed = database.execute(CONFIRM, &[&id, &fence, &receipt]).await?;
+    Ok((confirmed == 1).then_some(receipt))
 }
 
-fn report(writer: &str, written: bool) {
-    let outcome = if written {
-        "accepted"
-    } else {
-        "refused: a later holder has written"
-    };
-    println!("write of the {writer} writer: {outcome}");
+/// Stands for the provider's own library. The provider answers a key that it knows with the receipt that it
+/// has given already.
+async fn charge(provider: &str, key: &str, amount: i64) -> Result<String, Box<dyn Error>> {
+    let mut stream = TcpStream::connect(provider).await?;
+    let body = format!("amount={amount}");
+    let request = format!(
+        "POST /charges HTTP/1.1\r\nHost: {provider}\r\nIdempotency-Key: {key}\r\nConnection: close\r\n\
+         Content-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    stream.write_all(request.as_bytes()).await?;
+    let mut response = String::new();
+    stream.read_to_string(&mut response).await?;
+    match response.split_once("\r\n\r\n") {
+        Some((head, receipt)) if head.starts_with("HTTP/1.1 200 ") => Ok(receipt.trim().to_owned()),
+        _ => Err(format!("the provider says {response:?}").into()),
+    }
 }
