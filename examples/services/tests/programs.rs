@@ -10,7 +10,8 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::{Router, routing};
-use fairlock_testkit::{Postgres, Server};
+use fairlock::LockManager;
+use fairlock_testkit::{Postgres, Server, eventually};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::process::{Child, ChildStdout, Command};
@@ -76,12 +77,17 @@ impl Program {
     }
 }
 
-/// What the HTTP service answers.
-async fn post(address: &str, path: &str) -> String {
+/// Sends a request, and goes on.
+async fn send(address: &str, request: &str) -> TcpStream {
     let mut stream = TcpStream::connect(address).await.unwrap();
-    let request =
-        format!("POST {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: 0\r\n\r\n");
+    let request = format!("{request} HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: 0\r\n\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
+    stream
+}
+
+/// What the HTTP service answers.
+async fn ask(address: &str, request: &str) -> String {
+    let mut stream = send(address, request).await;
     let mut response = String::new();
     timeout(LIMIT, stream.read_to_string(&mut response))
         .await
@@ -90,13 +96,18 @@ async fn post(address: &str, path: &str) -> String {
     response
 }
 
+fn assert_try_again(response: &str) {
+    let [is_503, says_when] = ["HTTP/1.1 503", "retry-after: "].map(|part| response.contains(part));
+    assert!(is_503 && says_when, "{response}");
+}
+
 #[tokio::test]
 async fn web_service_charges_an_invoice_once_at_a_time_and_finishes_what_it_began() {
     let mut web = Program::start(env!("CARGO_BIN_EXE_web"), &[("PORT", "0")]);
     let address = web.line_with("listening on ").await;
     let (one, other) = tokio::join!(
-        post(&address, "/invoices/42/charge"),
-        post(&address, "/invoices/42/charge")
+        ask(&address, "POST /invoices/42/charge"),
+        ask(&address, "POST /invoices/42/charge")
     );
     for charged in [&one, &other] {
         assert!(
@@ -106,15 +117,87 @@ async fn web_service_charges_an_invoice_once_at_a_time_and_finishes_what_it_bega
     }
     assert_ne!(one, other, "each has a fence of its own");
 
-    // A request that has begun when the service is asked to end is answered.
+    // A request that has begun when the service is asked to end is answered. A charge is made to its end,
+    // though its client has hung up.
     let last = tokio::spawn({
         let address = address.clone();
-        async move { post(&address, "/invoices/7/charge").await }
+        async move { ask(&address, "POST /invoices/7/charge").await }
     });
-    tokio::time::sleep(Duration::from_millis(200)).await;
+    let hung_up = send(&address, "POST /invoices/8/charge").await;
+    web.line_with("charging invoice 8").await;
+    drop(hung_up);
     web.terminate().await;
     assert!(last.await.unwrap().starts_with("HTTP/1.1 200"));
+    let output = web.output().await;
+    assert!(
+        output.contains("charged invoice 8") && output.contains("closed"),
+        "{output}"
+    );
+}
+
+#[tokio::test]
+async fn web_service_bears_clients_that_hang_up_locks_that_are_busy_and_servers_that_are_away() {
+    let server = Server::start().await;
+    let url = server.url();
+    let mut web = Program::start(env!("CARGO_BIN_EXE_web"), &[("PORT", "0"), ("REDIS_URL", &url)]);
+    let address = web.line_with("listening on ").await;
+    let is_ready = async || ask(&address, "GET /ready").await.starts_with("HTTP/1.1 200");
+    eventually("ready", LIMIT, is_ready).await;
+
+    let hung_up = send(&address, "POST /invoices/1/charge").await;
+    web.line_with("charging invoice 1").await;
+    drop(hung_up);
+    web.line_with("charged invoice 1").await;
+
+    let elsewhere = LockManager::connect(&url).await.unwrap();
+    let invoice = elsewhere.lock("invoice:2");
+    let held = invoice.acquire().await.unwrap();
+    assert_try_again(&ask(&address, "POST /invoices/2/charge").await);
+    // A client that hangs up while it waits leaves the queue.
+    let hung_up = send(&address, "POST /invoices/2/charge").await;
+    let waiting = async || invoice.status().await.unwrap().waiting;
+    eventually("it waits", LIMIT, async || waiting().await == 1).await;
+    drop(hung_up);
+    eventually("it has left", LIMIT, async || waiting().await == 0).await;
+    held.release().await.unwrap();
+
+    let metrics = ask(&address, "GET /metrics").await;
+    let left = r#"fairlock_acquire_duration_seconds_count{group="invoice",outcome="cancelled""#;
+    let busy = r#"fairlock_acquire_duration_seconds_count{group="invoice",outcome="timeout""#;
+    for part in [
+        "HTTP/1.1 200",
+        "text/plain",
+        "# TYPE fairlock_held gauge",
+        left,
+        busy,
+    ] {
+        assert!(metrics.contains(part), "{part}: {metrics}");
+    }
+
+    server.kill();
+    assert_try_again(&ask(&address, "POST /invoices/3/charge").await);
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert!(is_ready().await, "while the server is away for a moment");
+    server.restart().await;
+    let charged = async || {
+        ask(&address, "POST /invoices/3/charge")
+            .await
+            .starts_with("HTTP/1.1 200")
+    };
+    eventually("charges again", LIMIT, charged).await;
+
+    web.terminate().await;
     assert!(web.output().await.contains("closed"));
+}
+
+#[tokio::test]
+async fn web_service_is_not_ready_before_its_lock_server_has_answered() {
+    // Nobody listens there.
+    let environment = [("PORT", "0"), ("REDIS_URL", "redis://127.0.0.1:1")];
+    let mut web = Program::start(env!("CARGO_BIN_EXE_web"), &environment);
+    let address = web.line_with("listening on ").await;
+    let ready = ask(&address, "GET /ready").await;
+    assert!(ready.starts_with("HTTP/1.1 503"), "{ready}");
 }
 
 /// A payment provider. It takes a payment once for each key, and answers once the test lets it.
