@@ -311,11 +311,14 @@ fn blocks<'a>(page: &'a str, language: &str) -> Vec<&'a str> {
 
 #[test]
 fn pages_show_the_code_of_the_programs() {
-    let pages = [(
+    let [once, web] = [
         include_str!("../../../docs/once.md"),
-        include_str!("../src/bin/sql.rs"),
-        4,
-    )];
+        include_str!("../../../docs/web.md"),
+    ];
+    let pages = [
+        (once, include_str!("../src/bin/sql.rs"), 4),
+        (web, include_str!("../src/bin/web.rs"), 7),
+    ];
     // However it is indented.
     let lines = |text: &str| text.lines().map(str::trim).collect::<Vec<_>>().join("\n");
     for (page, program, count) in pages {
