@@ -24,8 +24,9 @@ use crate::place::held::{Held, HoldRef, not_a_writer};
 /// lost all the same: the network, the server or this process may stop for longer than it lasts. The guard
 /// notices that, by its local clock, **no later than the server**. [`check`](Self::check) and
 /// [`is_lost`](Self::is_lost) look, [`lost`](Self::lost) waits for the loss, and [`run`](Self::run) stops the
-/// work. A step that must never happen twice needs more: hand [`fence`](Self::fence) to the resource, and
-/// have it refuse smaller numbers.
+/// work. Time passes between a look and a write all the same. So hand [`fence`](Self::fence) to the resource,
+/// and have it refuse smaller numbers. That stops late writes, but not the next holder, who may do the work
+/// once more: what must take effect once needs an idempotency key too.
 ///
 /// # Drop
 /// Dropping a guard releases the lock. The release is written at once, so a later call of the same client
@@ -146,7 +147,7 @@ impl LockGuard {
     /// # let lock = locks.lock("invoice:42");
     /// let guard = lock.acquire().await?;
     /// let fence = i64::from(guard.fence()); // SQL has no unsigned integers
-    /// let sql = "UPDATE invoice SET paid = true, fence = $1 WHERE id = 42 AND fence <= $1";
+    /// let sql = "UPDATE invoice SET paid = true, fence = $1 WHERE id = 42 AND NOT paid AND fence <= $1";
     /// // ... execute it with `fence`: if it changes no row, a later holder was there before ...
     /// # let _ = (fence, sql);
     /// # Ok(()) }

@@ -399,7 +399,8 @@ impl Lock {
 
     /// Sets whether the lease is renewed while the guard lives (default `true`). If it is not, the hold ends
     /// one lease after its grant, whatever happens, and the lease can have up to 30 days (in a quorum up to
-    /// the [`longest_lease`](crate::Quorum::longest_lease)).
+    /// the [`longest_lease`](crate::Quorum::longest_lease)). If the process dies, the lock stays taken until
+    /// then. ShedLock calls such a lease `lockAtMostFor`.
     /// [`LockGuard::renew`](crate::LockGuard::renew) is [`Error::Invalid`](crate::Error::Invalid) then.
     ///
     /// # Examples
@@ -462,7 +463,9 @@ impl Lock {
     /// [`kept`](crate::Holder::kept), and [`force_release`](Self::force_release) ends it.
     ///
     /// It needs a release, which dropping the guard is too. If the process dies, or the lease is lost, the
-    /// lock is free when the lease is over, so that another instance can do the work.
+    /// lock is free when the lease ends, so that another instance can do the work. If it should stay taken
+    /// then, give it a lease of that length which is not [renewed](Self::renew). A server that restarts
+    /// without an append-only file forgets both.
     ///
     /// If the lock has an [`owner`](Self::owner), the guard that is released last counts. While the lock is
     /// kept, its owner has to wait like all others. A lock with `at_least` takes no part in [local
