@@ -96,7 +96,7 @@ pub(crate) struct CompareArgs {
     /// Where to draw throughput and waits over the number of waiters
     #[arg(long, value_name = "FILE")]
     pub(crate) svg: Option<PathBuf>,
-    /// Where to write what is printed as Markdown, after a summary
+    /// Where to write a summary in Markdown; what is printed goes to a .txt beside it
     #[arg(long, value_name = "FILE", conflicts_with = "locks")]
     pub(crate) record: Option<PathBuf>,
     /// Folder of the peers' programs

@@ -10,7 +10,7 @@ use crate::condition::Condition;
 use crate::strategy::Strategy;
 
 /// The number of waiters at which the rates are compared.
-const WAITERS: u32 = 64;
+pub(crate) const WAITERS: u32 = 64;
 
 /// The bars that this run can show: by the median over its rounds, each compared within itself.
 pub(crate) fn of_quorum(rounds: &[Round]) -> String {

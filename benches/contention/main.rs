@@ -62,7 +62,8 @@ async fn main() -> ExitCode {
 
 async fn compare(args: CompareArgs) -> Outcome<()> {
     let mut args = args.fitting()?;
-    for path in [&args.csv, &args.svg, &args.record].into_iter().flatten() {
+    let text = args.record.as_deref().map(record::text_beside);
+    for path in [&args.csv, &args.svg, &args.record, &text].into_iter().flatten() {
         // It is better to fail now than after minutes.
         std::fs::File::create(path).map_err(|e| format!("{} can't be written: {e}", path.display()))?;
     }
@@ -84,19 +85,15 @@ async fn contended(args: &mut CompareArgs) -> Outcome<()> {
         Topology::Quorum => bars::of_quorum(&rounds),
         _ => String::new(),
     };
-    let printed = [table, bars, field.describe(), report::complaints(&rounds)].join("\n");
+    let printed = [table, bars.clone(), field.describe(), report::complaints(&rounds)].join("\n");
     print(&printed)?;
     if let Some(path) = &args.record {
         let page = match args.kind {
-            Workload::Lock => record::markdown(args, &lines, &printed),
-            _ => record::section(
-                args,
-                &permits::table(args, &lines),
-                &field,
-                &report::complaints(&rounds),
-            ),
+            Workload::Lock => record::page(args, path, &lines, &bars, &field),
+            _ => record::section(args, &lines, &field),
         };
         std::fs::write(path, page)?;
+        std::fs::write(record::text_beside(path), printed.trim().to_owned() + "\n")?;
         print(&format!("record:      {}", path.display()))?;
     }
     if let Some(path) = &args.csv {

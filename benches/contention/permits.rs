@@ -6,8 +6,9 @@ use fairlock_benches::analysis::quantile;
 
 use crate::args::CompareArgs;
 use crate::compare::Round;
+use crate::record::{grouped, readable};
 use crate::report::Line;
-use crate::workload::Workload;
+use crate::workload::{Load, Workload};
 
 const HEAD: [&str; 16] = [
     "",
@@ -84,6 +85,58 @@ pub(crate) fn table(args: &CompareArgs, lines: &[Line]) -> String {
                 let _ = write!(out, "|{}{end}", "-".repeat(width + 1));
             }
             out.push_str("|\n");
+        }
+    }
+    out
+}
+
+/// The most important figures in Markdown: a row for each side of a strategy.
+pub(crate) fn summary(args: &CompareArgs, lines: &[Line]) -> String {
+    let loads = args.loads();
+    // What differs between the loads names their columns.
+    let label = |load: &Load| {
+        let mut label = String::new();
+        if args.waiters.len() > 1 {
+            let _ = write!(label, ", {} tasks", load.waiters);
+        }
+        if args.hold_us.len() > 1 {
+            let _ = write!(label, ", held {} ms", load.hold_us as f64 / 1e3);
+        }
+        if args.processes.len() > 1 {
+            let _ = write!(label, ", processes: {}", load.processes);
+        }
+        label
+    };
+    let mut head = vec![String::new(), "side".to_owned()];
+    head.extend(loads.iter().map(|load| format!("grants/s{}", label(load))));
+    head.extend(loads.iter().map(|load| format!("longest wait{}", label(load))));
+    let last = loads.last().map(label).unwrap_or_default();
+    head.push(format!("Jain{last}"));
+    head.push(format!("cmds/grant{last}"));
+    let numbers = head.len() - 2;
+    let mut out = format!("| {} |\n|---|---{}|\n", head.join(" | "), "|---:".repeat(numbers));
+    for &strategy in &args.strategies {
+        for &side in args.kind.sides() {
+            let of_side = lines
+                .iter()
+                .filter(|line| (line.strategy, line.side) == (strategy, side));
+            let of_side: Vec<&Line> = of_side.collect();
+            let Some(last) = of_side.last() else { continue };
+            let mut row = vec![strategy.name().to_owned(), side.name().to_owned()];
+            row.extend(
+                of_side
+                    .iter()
+                    .map(|line| grouped(line.findings.acquisitions_per_s())),
+            );
+            row.extend(
+                of_side
+                    .iter()
+                    .map(|line| quantile(&line.findings.waits_ns, 1000).map_or("-".to_owned(), readable)),
+            );
+            // Jain's index, and the commands.
+            let [.., jain, _, _, commands, _, _] = cells(args, last);
+            row.extend([jain, commands]);
+            let _ = writeln!(out, "| {} |", row.join(" | "));
         }
     }
     out

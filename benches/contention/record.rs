@@ -1,7 +1,8 @@
-//! The record: what was measured, with which servers and libraries and on which machine. It begins with a
-//! summary, for a page with readers.
+//! The record: a page with the most important figures, the servers, the libraries and the machine. Beside it,
+//! a file of text has everything that was printed.
 
 use std::fmt::Write;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use fairlock_benches::Outcome;
@@ -9,6 +10,7 @@ use fairlock_benches::analysis::quantile;
 use fairlock_benches::machine::machine;
 
 use crate::args::CompareArgs;
+use crate::bars;
 use crate::permits;
 use crate::place::Place;
 use crate::report::Line;
@@ -98,26 +100,43 @@ impl Field {
     }
 }
 
-/// A page with the most important figures, and everything that was printed.
-pub(crate) fn markdown(args: &CompareArgs, lines: &[Line], printed: &str) -> String {
+/// Where everything that was printed goes.
+pub(crate) fn text_beside(page: &Path) -> PathBuf {
+    page.with_extension("txt")
+}
+
+/// The page of one lock.
+pub(crate) fn page(args: &CompareArgs, path: &Path, lines: &[Line], bars: &str, field: &Field) -> String {
+    let name = |path: &Path| {
+        path.file_name()
+            .map_or_else(String::new, |name| name.to_string_lossy().into())
+    };
+    let text = name(&text_beside(path));
     let mut out = format!(
-        "# One contended lock\n\nBy `{}`, on {}.\n\n",
-        command_line(),
-        machine()
+        "# One contended lock\n\nBy `{}`. [All figures]({text})",
+        command_line()
     );
-    out.push_str(&summary(args, lines));
-    let _ = write!(out, "\n```text\n{}\n```\n", printed.trim());
+    if let Some(csv) = &args.csv {
+        let _ = write!(out, ", [every round]({})", name(csv));
+    }
+    let summary = summary(args, lines);
+    let _ = write!(out, ".\n\n{summary}");
+    out.push_str(&by_condition(args, lines));
+    if !bars.is_empty() {
+        let _ = write!(out, "\n```text\n{}\n```\n", bars.trim());
+    }
+    let _ = write!(out, "\n```text\n{}\n```\n", field.describe().trim());
     out
 }
 
 /// A part of the page about semaphores and read/write locks.
-pub(crate) fn section(args: &CompareArgs, table: &str, field: &Field, complaints: &str) -> String {
+pub(crate) fn section(args: &CompareArgs, lines: &[Line], field: &Field) -> String {
     let title = args.kind.title(args);
     let title = title[..1].to_uppercase() + &title[1..];
-    let (command, machine) = (command_line(), machine());
-    let rest = [permits::LEGEND, &field.describe(), complaints].join("\n");
+    let (command, summary) = (command_line(), permits::summary(args, lines));
+    let rest = field.describe();
     let rest = rest.trim_end();
-    format!("## {title}\n\nOne run of `{command}`, on {machine}.\n\n{table}\n```text\n{rest}\n```\n")
+    format!("## {title}\n\nBy `{command}`:\n\n{summary}\n```text\n{rest}\n```\n")
 }
 
 /// The arguments of this run, without files and folders, which are those of this machine.
@@ -147,10 +166,6 @@ fn summary(args: &CompareArgs, lines: &[Line]) -> String {
         let mut all = lines.iter();
         all.find(|line| line.strategy == strategy && line.load.waiters == waiters)
     };
-    let rate = |strategy| find(strategy, most).map_or(0.0, |line| line.findings.handoffs_per_s());
-    let mut strategies = args.strategies.clone();
-    strategies.sort_by(|a, b| rate(*b).total_cmp(&rate(*a)));
-
     let mut head = vec![String::new()];
     head.extend(args.waiters.contains(&1).then(|| "alone: times/s".to_owned()));
     head.extend(
@@ -165,7 +180,7 @@ fn summary(args: &CompareArgs, lines: &[Line]) -> String {
         head.join(" | "),
         "|---:".repeat(head.len() - 1)
     );
-    for strategy in strategies {
+    for strategy in best_first(args, lines, most) {
         let mut cells = vec![strategy.name().to_owned()];
         cells.extend(find(strategy, 1).map(|line| grouped(line.findings.acquisitions_per_s())));
         for &count in &contended {
@@ -182,7 +197,43 @@ fn summary(args: &CompareArgs, lines: &[Line]) -> String {
     out
 }
 
-fn grouped(value: f64) -> String {
+/// The strategies in the order of their hand-offs with this many waiters, under the first condition.
+fn best_first(args: &CompareArgs, lines: &[Line], waiters: u32) -> Vec<Strategy> {
+    let rate = |strategy| {
+        let found = (lines.iter()).find(|line| line.strategy == strategy && line.load.waiters == waiters);
+        found.map_or(0.0, |line| line.findings.handoffs_per_s())
+    };
+    let mut strategies = args.strategies.clone();
+    strategies.sort_by(|a, b| rate(*b).total_cmp(&rate(*a)));
+    strategies
+}
+
+/// Hand-offs under each condition of a quorum, with the number of waiters at which the bars compare rates.
+fn by_condition(args: &CompareArgs, lines: &[Line]) -> String {
+    if args.conditions.len() < 2 || !args.waiters.contains(&bars::WAITERS) {
+        return String::new();
+    }
+    let names: Vec<&str> = args.conditions.iter().map(|condition| condition.name()).collect();
+    let mut out = format!(
+        "\n| hand-offs/s, {} waiters | {} |\n|---{}|\n",
+        bars::WAITERS,
+        names.join(" | "),
+        "|---:".repeat(names.len())
+    );
+    for strategy in best_first(args, lines, bars::WAITERS) {
+        let rate = |condition| {
+            let found = lines.iter().find(|line| {
+                (line.strategy, line.condition, line.load.waiters) == (strategy, condition, bars::WAITERS)
+            });
+            found.map_or("-".to_owned(), |line| grouped(line.findings.handoffs_per_s()))
+        };
+        let rates: Vec<String> = args.conditions.iter().map(|condition| rate(*condition)).collect();
+        let _ = writeln!(out, "| {} | {} |", strategy.name(), rates.join(" | "));
+    }
+    out
+}
+
+pub(crate) fn grouped(value: f64) -> String {
     let digits = format!("{value:.0}");
     let mut out = String::new();
     for (at, digit) in digits.chars().enumerate() {
@@ -194,7 +245,7 @@ fn grouped(value: f64) -> String {
     out
 }
 
-fn readable(ns: i64) -> String {
+pub(crate) fn readable(ns: i64) -> String {
     let time = Duration::from_nanos(u64::try_from(ns).unwrap_or(0));
     match time.as_millis() {
         0..10 => format!("{:.1} ms", time.as_secs_f64() * 1e3),

@@ -11,6 +11,7 @@ mod races;
 mod readme;
 #[cfg(all(unix, feature = "redis"))]
 mod secrets;
+mod tables;
 mod tracing;
 mod widths;
 
