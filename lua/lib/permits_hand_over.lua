@@ -1,6 +1,9 @@
 -- How many requests are read from the queue at once.
 local CHUNK = 64
 
+-- The deadlines that were worked out, by their leases.
+local ends = {}
+
 -- Takes permits for a request. Returns the deadline, the fence and the slot.
 local function take(weight, capacity, ms)
   used, fence = used + weight, fence >= now_us and string.format('%d', fence + 1) or now_us
@@ -9,7 +12,8 @@ local function take(weight, capacity, ms)
     slot = string.format('%d', (string.find(slots, NO, FIRST, true) or #slots + 1) - 1)
     mark(slot, YES)
   end
-  return string.format('%d', now + ms), fence, slot
+  ends[ms] = ends[ms] or string.format('%d', now + ms)
+  return ends[ms], fence, slot
 end
 
 -- Gives out as many permits as there are, from the head of the queue on, and stops at the first request for
@@ -49,7 +53,7 @@ local function hand_over(queue_key, channel_prefix, is_new, own_request, own_ms)
     local told, grants = {}, {}
     while more == YES and not bounded do
       local heads = queued > 0 and redis.call('ZRANGE', queue_key, '0', string.format('%d', chunk - 1)) or {}
-      local passed, left = {}, CHUNK
+      local passed, passed_capacity = {}, 0
       more, stays = #heads == chunk and YES or NO, nil
       for _, head in ipairs(heads) do
         local waiter, weight = string.sub(head, CLIENT, CLIENT_END), string.sub(head, WEIGHT, WEIGHT_END)
@@ -81,9 +85,9 @@ local function hand_over(queue_key, channel_prefix, is_new, own_request, own_ms)
         else
           gone[waiter] = true
         end
-        passed[#passed + 1], removed, left = head, removed + 1, capacity - used
+        passed[#passed + 1], removed, passed_capacity = head, removed + 1, capacity
       end
-      chunk = math.max(1, math.min(CHUNK, left, BOUND - removed))
+      chunk = math.max(1, math.min(CHUNK, passed_capacity - used, BOUND - removed))
       if passed[1] then
         redis.call('ZREM', queue_key, unpack(passed))
         queued = queued - #passed
