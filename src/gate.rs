@@ -45,7 +45,7 @@ const LAST: f64 = 32.0;
 const PLACES: u8 = 3;
 /// The share of the places that is left after a caller that asked has given up.
 const LEFT: f64 = 0.75;
-/// One place in so many goes to the caller that has waited longest.
+/// One of four places goes to the caller that has waited longest.
 const OLDEST: u64 = 4;
 
 #[derive(Debug)]

@@ -196,7 +196,7 @@ impl Place {
         }
     }
 
-    /// Until when the lock can be held without a renewal, as far as is known.
+    /// How long the lock is expected to be held without a renewal.
     pub(crate) fn free_in(&self, channel: &str) -> Duration {
         match self {
             Place::One(shared) => shared.waitlists().free_in(channel),

@@ -237,7 +237,7 @@ impl QuorumClient {
         timed_out(self.client(), arrived, free_in)
     }
 
-    /// The time until a majority of the servers can be free, as far as is known.
+    /// The time until a majority of the servers is expected to be free.
     pub(crate) fn free_in(&self, channel: &str) -> Duration {
         let left = (self.servers.iter()).map(|server| server.waitlists().free_in(channel));
         let mut left: Vec<_> = left.collect();

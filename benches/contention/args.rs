@@ -27,7 +27,7 @@ pub(crate) struct CompareArgs {
     /// Permits of a semaphore
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) capacity: u32,
-    /// Those of the waiters of `rw` that write, in a process of their own
+    /// How many of the waiters of `rw` write, in a process of their own
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) writers: u32,
     /// Time from a writer's release until it asks again, in µs

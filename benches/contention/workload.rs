@@ -68,7 +68,7 @@ impl Side {
         }
     }
 
-    /// Those of a round's waiters that are on this side.
+    /// How many of a round's waiters are on this side.
     pub(crate) fn waiters(self, args: &CompareArgs, load: Load) -> u32 {
         match self {
             Side::Lock | Side::Permit => load.waiters,

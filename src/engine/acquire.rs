@@ -45,10 +45,10 @@ pub(crate) struct AcquireParams {
     pub(crate) owner: Option<Owner>,
     /// What the hold takes, unless it is a plain lock.
     pub(crate) permits: Option<Permits>,
-    /// In which the holds are counted, and what their requests come across.
+    /// The group that the metrics count these holds and their requests in.
     pub(crate) group: Group,
-    /// What all servers of a quorum are asked for alike. `None` for a lock on one server. Boxed, because
-    /// those would carry it along.
+    /// Equal for all servers of a quorum, and `None` for a lock on one server. Boxed to keep the parameters
+    /// small there.
     pub(crate) vote: Option<Box<VoteParams>>,
 }
 
@@ -301,7 +301,7 @@ pub(crate) async fn try_acquire(
 #[derive(Debug)]
 pub(crate) enum Tried<T> {
     Held(T),
-    /// The lock is held for this long, if nobody renews or releases it, and so many requests wait for it.
+    /// The lock is held for this long, if nobody renews or releases it, and `ahead` requests wait for it.
     Busy {
         ttl: Duration,
         ahead: u64,
@@ -414,8 +414,8 @@ impl Entry {
         self.waitlist.why_unheard(waiter, began)
     }
 
-    /// Gives up. Returns when the lock can next be free, as far as is known. If the request has already left
-    /// the waitlist, returns the receiver of its outcome.
+    /// Gives up. Returns when the lock is expected to be free next. If the request has already left the
+    /// waitlist, returns the receiver of its outcome.
     fn quit(&mut self) -> std::result::Result<Option<LocalTime>, oneshot::Receiver<WaitOutcome>> {
         match self.waiter.take() {
             None => Ok(None),

@@ -138,7 +138,7 @@ impl Counters {
         Counters::with(Metrics::default(), clock)
     }
 
-    /// Those of a quorum, beside those of its clients.
+    /// The counters of a quorum. Its clients have their own.
     pub(crate) fn of_quorum(clock: Clock) -> Counters {
         Counters::with(Metrics::of_quorum(), clock)
     }

@@ -20,12 +20,11 @@ const FAR_AHEAD_US: u64 = 12 * 60 * 60 * 1_000_000;
 /// The floors of all requests of a ballot.
 #[derive(Clone, Debug)]
 pub(crate) struct Floor {
-    /// That of a grant to the request, by the first calls, or for a hold that lacks a vote. All servers get
-    /// the same one, so they grant one fence.
+    /// The least fence of a grant to this request. It is equal on all servers, so they grant one fence.
     own: Fence,
     /// Until when that one is fresh, and the clocks for a later one. `None` for a hold.
     clocks: Option<(LocalTime, Arc<QuorumClocks>)>,
-    /// That of a grant to the next holder, by what ends the request.
+    /// The least fence that the end of this request grants to the next one.
     next: Arc<NextFloor>,
 }
 

@@ -57,7 +57,7 @@ pub(super) struct Waitlist {
 struct State {
     /// By request number, which is the order in which they joined.
     waiters: BTreeMap<u64, Box<Waiter>>,
-    /// When the lock can next be free, as far as is known.
+    /// When the lock is expected to be free next.
     free_at: Option<LocalTime>,
     /// The last failure of a call and its time, if the server has not said anything about the lock since.
     failing: Option<(LocalTime, Failure)>,
@@ -142,7 +142,7 @@ pub(super) struct CallContext {
     /// The [`Registration::epoch`] of the presence record that the call writes or prolongs, if it does
     /// either.
     pub(super) epoch: Option<u64>,
-    /// The request, or one whose place it took, has been queued before, as far as is known here.
+    /// The request, or one whose place it took, is known to have been queued before.
     pub(super) again: bool,
     /// `State::subscriptions` when the call was prepared.
     pub(super) subscriptions: u64,
@@ -249,7 +249,7 @@ impl Waitlist {
         }
     }
 
-    /// The time until the lock can next be free, as far as is known.
+    /// The time until the lock is expected to be free next.
     fn free_in(&self) -> Duration {
         let free_at = locked(&self.state).free_at;
         free_at.map_or(Duration::ZERO, |at| at.since(self.client.now()))

@@ -30,7 +30,7 @@ pub(crate) struct Turns {
 }
 
 impl Turns {
-    /// The first of at most so many turns begins now.
+    /// The first of at most `turns` turns begins now.
     pub(super) fn begin(held: &Held, turns: u16, now: LocalTime) -> Turns {
         let (hold, first) = (held.hold().share(), held.fence());
         let last = first.plus(u64::from(turns.saturating_sub(1)));

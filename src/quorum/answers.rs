@@ -61,12 +61,12 @@ impl<T> Answers<T> {
     }
 }
 
-/// How many of so many servers are a majority.
+/// The smallest majority of `servers`.
 pub(crate) fn majority_of(servers: usize) -> usize {
     servers / 2 + 1
 }
 
-/// The error of a call to so many servers, of which so many answered.
+/// The error when only `answering` of `servers` answered.
 pub(crate) fn no_majority(servers: usize, answering: usize, errors: &[Error]) -> Error {
     let wanted = majority_of(servers);
     let refusals = errors.iter().filter(|error| matches!(error, Error::Refused(_)));

@@ -21,7 +21,7 @@ use crate::time::server_time::ServerTime;
 /// How far ahead of the time of the grant the fences of turns may be, in µs. A server that has lost a lock
 /// grants it next under a fence that is ahead of its time by as much.
 pub(crate) const TURNS_AHEAD_US: u64 = 2000;
-/// A hold reserves so many fences beyond its own, one for each further turn that it may serve.
+/// How many fences a hold reserves beyond its own: one for each further turn that it may serve.
 pub(crate) const RESERVED: u64 = 999;
 
 /// A call that borrows nothing and is sent at its first poll. Calls reach the server in the order of their

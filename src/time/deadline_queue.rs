@@ -2,8 +2,8 @@
 //!
 //! The order is first in, first out, as long as all can be served in time. Under overload, that order serves
 //! only those that are about to be given up, and in the end none. So a call is passed over if it is given up
-//! sooner than it can be served. If, as far as is known, none can be served in time, the one with the most
-//! time left is tried. (Maurer, "Fail at Scale", 2015, reverses the queue for the same reason.)
+//! sooner than it can be served. If none is expected to be served in time, the one with the most time left is
+//! tried. (Maurer, "Fail at Scale", 2015, reverses the queue for the same reason.)
 
 use std::collections::BTreeMap;
 use std::time::Duration;

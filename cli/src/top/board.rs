@@ -21,9 +21,9 @@ pub(super) struct Row {
     /// The holder's label, with a question mark for a client that is not known, or how much of the lock is in
     /// use. `None` if the lock is free.
     pub(super) holder: Option<String>,
-    /// Of several holders, that of the one that came first.
+    /// The longest time of a holder.
     pub(super) held_for: Option<Duration>,
-    /// Of several holders, that of the one that came last.
+    /// The largest fence of a holder.
     pub(super) fence: Option<u64>,
     pub(super) waiting: u64,
     pub(super) longest_wait: Option<Duration>,

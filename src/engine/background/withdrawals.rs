@@ -211,7 +211,7 @@ impl Withdrawals {
         }
     }
 
-    /// The local time at which, as far as is known, the server has passed `time`.
+    /// The local time at which the server is expected to have passed `time`.
     fn local_after(&self, keys: &Keys, time: ServerTime) -> LocalTime {
         let server = self.client.store.server_of(keys);
         let left = time.since(self.client.clocks.server_time(server).unwrap_or_default());

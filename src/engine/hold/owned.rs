@@ -40,7 +40,7 @@ impl OwnedHold {
         &self.background
     }
 
-    /// Gives back all but so many permits, and returns when the server has confirmed it.
+    /// Gives back all but `permits`, and returns when the server has confirmed it.
     pub(crate) async fn shrink(&self, permits: u32) -> Result<(), Error> {
         let (client, hold) = (self.background.client(), &self.hold);
         loop {

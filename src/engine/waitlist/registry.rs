@@ -113,7 +113,7 @@ impl Waitlists {
         Some(Arc::clone(&*self.waitlists.get(channel)?))
     }
 
-    /// The time until the lock of a channel can next be free, as far as is known.
+    /// The time until the lock of a channel is expected to be free next.
     pub(crate) fn free_in(&self, channel: &str) -> Duration {
         let waitlist = self.of_channel(channel);
         waitlist.map_or(Duration::ZERO, |waitlist| waitlist.free_in())

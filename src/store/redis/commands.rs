@@ -83,7 +83,7 @@ impl RedisCommand {
         RedisCommand { gate, ..self }
     }
 
-    /// Waits until so many replicas have all earlier writes of the same connection, but no longer than
+    /// Waits until this many replicas have all earlier writes of the same connection, but no longer than
     /// `within`. That time is cut to whole ms, and is at least 1 ms. [`waited`](RedisCommand::waited) reads
     /// the reply.
     pub(super) fn wait(replicas: u32, within: Duration) -> RedisCommand {

@@ -122,7 +122,7 @@ impl Connection {
         self.client.message_rx()
     }
 
-    /// Makes room for the messages of so many channels, if there is too little. From then on, messages come
+    /// Makes room for the messages of this many channels, if there is too little. From then on, messages come
     /// to the receiver that is returned. An earlier one ends after the messages from before.
     ///
     /// Each channel has room for two: a grant, and another one after that ran out unread. So a client that
