@@ -6,9 +6,9 @@ use std::path::PathBuf;
 
 use super::root;
 
-/// The pages in `docs`.
-fn pages() -> Vec<PathBuf> {
-    let entries = fs::read_dir(root().join("docs")).expect("the pages");
+/// The pages in this folder.
+fn pages(folder: &str) -> Vec<PathBuf> {
+    let entries = fs::read_dir(root().join(folder)).expect("the pages");
     let mut pages: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
     pages.retain(|path| path.extension().is_some_and(|extension| extension == "md"));
     pages.sort();
@@ -16,7 +16,7 @@ fn pages() -> Vec<PathBuf> {
     pages
 }
 
-/// All documents that link to others.
+/// All documents that people write. The records of the benches are partly written by programs.
 pub(super) fn documents() -> Vec<PathBuf> {
     let others = [
         "README.md",
@@ -28,7 +28,7 @@ pub(super) fn documents() -> Vec<PathBuf> {
         "CONTRIBUTING.md",
         "SECURITY.md",
     ];
-    let mut documents = pages();
+    let mut documents = pages("docs");
     documents.extend(others.map(|path| root().join(path)));
     documents
 }
@@ -105,7 +105,7 @@ fn slug(heading: &str) -> String {
 fn every_link_leads_to_a_file_and_a_heading() {
     let mut broken = Vec::new();
     let mut count = 0;
-    for document in documents() {
+    for document in documents().into_iter().chain(pages("benches/measured")) {
         let text = fs::read_to_string(&document).expect("a document");
         let is_relative = |target: &String| !target.contains("://");
         for target in targets(&text).into_iter().filter(is_relative) {
@@ -137,7 +137,7 @@ fn every_link_leads_to_a_file_and_a_heading() {
 fn every_page_is_linked_from_the_readme() {
     let readme = fs::read_to_string(root().join("README.md")).unwrap();
     let linked = targets(&readme);
-    for page in pages() {
+    for page in pages("docs") {
         let path = format!("docs/{}", page.file_name().unwrap().to_str().unwrap());
         assert!(linked.contains(&path), "{path}");
     }
