@@ -12,7 +12,10 @@ use crate::server::{Server, ServerBuilder, info_lines};
 /// The name by which the sentinels know the primary.
 pub const SERVICE: &str = "main";
 
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(60);
+/// How long a sentinel does nothing after it could not run for 2 s, in ms: time to hear of all servers again.
+/// Redis calls this TILT, and by default it is 30 s, which outlasts the leases of the tests.
+const TILT_MS: &str = "2000";
 
 /// The servers, one of which is the primary, and their sentinels.
 #[derive(Debug)]
@@ -92,6 +95,10 @@ impl Sentinels {
         };
         group.servers.insert(0, primary);
         if setup.passwords.is_none() {
+            for sentinel in &group.sentinels {
+                // Redis 6.2 has no such command.
+                sentinel.command(&["SENTINEL", "DEBUG", "tilt-period", TILT_MS]).await;
+            }
             group.settled().await;
         }
         group
@@ -195,9 +202,8 @@ impl Sentinels {
     }
 }
 
-/// A failed test shows what the sentinels did. A sentinel that could not run for 2 s does nothing for the
-/// next 30 s, which Redis calls TILT. Afterwards it may refuse all replicas, since they lost the primary so
-/// long ago.
+/// A failed test shows what the sentinels did. After a [TILT](TILT_MS), a sentinel may refuse all replicas,
+/// since they lost the primary so long ago.
 impl Drop for Sentinels {
     fn drop(&mut self) {
         if std::thread::panicking() {
