@@ -97,7 +97,9 @@ impl Sentinels {
         if setup.passwords.is_none() {
             for sentinel in &group.sentinels {
                 // Redis 6.2 has no such command.
-                sentinel.command(&["SENTINEL", "DEBUG", "tilt-period", TILT_MS]).await;
+                sentinel
+                    .command(&["SENTINEL", "DEBUG", "tilt-period", TILT_MS])
+                    .await;
             }
             group.settled().await;
         }
