@@ -13,7 +13,7 @@ async fn main() -> fairlock::Result<()> {
         Some(url) => LockManager::connect(&url).await?,
         None => LockManager::in_memory(),
     };
-    let lock = locks.lock("invoice:42");
+    let lock = locks.lock("report:42");
 
     // First come, first served: this waits for its turn, for ten seconds at most.
     let guard = lock.acquire_timeout(Duration::from_secs(10)).await?;
@@ -27,14 +27,14 @@ async fn main() -> fairlock::Result<()> {
     }
 
     // The work is stopped, with `Err(Lost)`, should the lease be lost meanwhile.
-    guard.run(charge("invoice 42")).await?;
+    guard.run(write("report 42")).await?;
     guard.release().await?;
 
     // The same in one call.
-    let total = lock
-        .with(async |fence| format!("charged under fence {fence}"))
+    let written = lock
+        .with(async |fence| format!("written under fence {fence}"))
         .await?;
-    println!("{total}");
+    println!("{written}");
 
     if let Err(unreleased) = locks.close().await {
         eprintln!("{unreleased}");
@@ -42,7 +42,7 @@ async fn main() -> fairlock::Result<()> {
     Ok(())
 }
 
-async fn charge(what: &str) {
+async fn write(what: &str) {
     tokio::time::sleep(Duration::from_millis(50)).await;
-    println!("charged {what}");
+    println!("written: {what}");
 }

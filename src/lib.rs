@@ -10,10 +10,10 @@
 //! #[tokio::main]
 //! async fn main() -> fairlock::Result<()> {
 //!     let locks = LockManager::in_memory();
-//!     let lock = locks.lock("invoice:42"); // a name and options: no I/O
+//!     let lock = locks.lock("report:42"); // a name and options: no I/O
 //!
 //!     let guard = lock.acquire().await?; // first come, first served; renewed while the guard lives
-//!     println!("charging invoice 42 under fence {}", guard.fence());
+//!     println!("writing report 42 under fence {}", guard.fence()); // a larger number with each grant
 //!     if let Err(Error::Busy { waiting, .. }) = lock.try_acquire().await {
 //!         println!("anybody else finds it busy, and {waiting} wait");
 //!     }

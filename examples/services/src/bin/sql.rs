@@ -22,19 +22,20 @@ const LEASE: Duration = Duration::from_secs(3);
 /// Payment 42 stands for one that a customer has ordered.
 const SCHEMA: &str = "
     CREATE TABLE IF NOT EXISTS payment (
-        id      BIGINT PRIMARY KEY,
-        amount  BIGINT NOT NULL,
-        key     TEXT NOT NULL UNIQUE DEFAULT gen_random_uuid(), -- made once, before any call
-        fence   BIGINT NOT NULL DEFAULT 0,
-        paid    BOOLEAN NOT NULL DEFAULT false,
-        receipt TEXT
+        id         BIGINT PRIMARY KEY,
+        amount     BIGINT NOT NULL,
+        key        TEXT NOT NULL UNIQUE DEFAULT gen_random_uuid(), -- made once, before any call
+        fence      BIGINT NOT NULL DEFAULT 0,
+        claimed_at TIMESTAMPTZ, -- for the first time
+        paid       BOOLEAN NOT NULL DEFAULT false,
+        receipt    TEXT
     );
     INSERT INTO payment (id, amount) VALUES (42, 1999) ON CONFLICT DO NOTHING";
 
 const CLAIM: &str = "
-    UPDATE payment SET fence = $2
-    WHERE id = $1 AND NOT paid AND fence <= $2
-    RETURNING key, amount";
+    UPDATE payment SET fence = $2, claimed_at = coalesce(claimed_at, now())
+    WHERE id = $1 AND fence <= $2
+    RETURNING key, amount, paid, receipt";
 
 const CONFIRM: &str = "
     UPDATE payment SET paid = true, receipt = $3
@@ -59,7 +60,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .await??
     {
         Some(receipt) => println!("paid: {receipt}"),
-        None => println!("nothing to do: it is paid, or a later holder pays"),
+        None => println!("a later holder pays"),
     }
     locks.close().await?;
     drop(database);
@@ -67,7 +68,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Returns the receipt, unless the payment is confirmed by somebody else.
+/// Returns the receipt, also of an earlier holder, or `None` if it is a later holder's turn.
 async fn pay(
     database: &Client,
     provider: &str,
@@ -80,6 +81,9 @@ async fn pay(
     let Some(claimed) = database.query_opt(CLAIM, &[&id, &fence]).await? else {
         return Ok(None);
     };
+    if claimed.get("paid") {
+        return Ok(claimed.get("receipt"));
+    }
     let receipt = charge(provider, claimed.get("key"), claimed.get("amount")).await?;
     let confirmed = database.execute(CONFIRM, &[&id, &fence, &receipt]).await?;
     Ok((confirmed == 1).then_some(receipt))

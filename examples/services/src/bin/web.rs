@@ -27,6 +27,9 @@ use tokio_util::task::TaskTracker;
 /// If this process is killed, its invoices are free after this time.
 const LEASE: Duration = Duration::from_secs(5);
 
+/// A charge that hangs is stopped after this time. The provider's client gives up sooner.
+const LONGEST_CHARGE: Duration = Duration::from_secs(20);
+
 /// How long a request waits for its turn. Less than clients and proxies wait for the answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -87,7 +90,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 }
 
 async fn charge(State(app): State<App>, Path(id): Path<u64>) -> Response {
-    let lock = app.locks.lock(format!("invoice:{id}"));
+    let lock = app.locks.lock(format!("invoice:{id}")).max_hold(LONGEST_CHARGE);
     // A client that hangs up here leaves the queue: axum drops this future.
     let guard = match lock.acquire_timeout(PATIENCE).await {
         Ok(guard) => guard,
