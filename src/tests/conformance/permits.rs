@@ -30,7 +30,7 @@ use crate::store::{Acquire, Acquired, Inspect, Operation, Release, ReleaseWhat, 
 use crate::time::server_time::{ServerTime, Ticket};
 
 /// Number of runs.
-const CASES: u32 = 2_000;
+const CASES: u32 = 1_000;
 /// From this number of runs on, every kind of reply must occur.
 const ENOUGH_CASES: u32 = 1_000;
 
