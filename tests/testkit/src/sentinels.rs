@@ -204,7 +204,7 @@ impl Sentinels {
     }
 }
 
-/// A failed test shows what the sentinels did. After a [TILT](TILT_MS), a sentinel may refuse all replicas,
+/// A failed test shows what the sentinels did. After a TILT, a sentinel may refuse all replicas,
 /// since they lost the primary so long ago.
 impl Drop for Sentinels {
     fn drop(&mut self) {
