@@ -32,7 +32,7 @@ const TIME_BESIDES_WORK: Duration = Duration::from_secs(8);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_promise_is_broken_under_random_faults() {
-    let budget = Duration::from_secs(setting("FAIRLOCK_SOAK_SECONDS").unwrap_or(60));
+    let budget = Duration::from_secs(setting("FAIRLOCK_SOAK_SECONDS").unwrap_or(30));
     let seed = setting("FAIRLOCK_SOAK_SEED").unwrap_or_else(|| RandomState::new().hash_one(0) >> 32);
     // Each setting must be used at least once.
     let settings = u32::try_from(Setting::ALL.len()).unwrap();
