@@ -23,7 +23,7 @@ use self::model::KINDS;
 use self::world::{Setting, World};
 
 /// Number of runs. A run has 60 steps on average.
-const CASES: u32 = 3_000;
+const CASES: u32 = 2_000;
 /// From this number of runs on, every kind of reply must occur.
 const ENOUGH_CASES: u32 = 2_000;
 
