@@ -23,9 +23,9 @@ use self::model::KINDS;
 use self::world::{Setting, World};
 
 /// Number of runs. A run has 60 steps on average.
-const CASES: u32 = 2_000;
+const CASES: u32 = 3_000;
 /// From this number of runs on, every kind of reply must occur.
-const ENOUGH_CASES: u32 = 2_000;
+const ENOUGH_CASES: u32 = 10_000;
 
 /// How many runs there are, and the seed that repeats them.
 fn config(cases: u32) -> (ProptestConfig, u64) {

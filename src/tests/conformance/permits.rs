@@ -32,7 +32,7 @@ use crate::time::server_time::{ServerTime, Ticket};
 /// Number of runs.
 const CASES: u32 = 1_000;
 /// From this number of runs on, every kind of reply must occur.
-const ENOUGH_CASES: u32 = 1_000;
+const ENOUGH_CASES: u32 = 5_000;
 
 /// The kinds of replies that must occur in many runs.
 const KINDS: [&str; 25] = [
