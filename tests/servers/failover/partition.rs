@@ -9,7 +9,8 @@ use fairlock_testkit::{Proxy, Sentinels, Server, Setup};
 
 use super::{LIMIT, client};
 
-const LEASE: Duration = Duration::from_secs(4);
+/// A machine may stand still for some seconds, which must not end a lease that is renewed.
+const LEASE: Duration = Duration::from_secs(12);
 
 struct Partition {
     group: Sentinels,
