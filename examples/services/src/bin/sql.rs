@@ -35,6 +35,7 @@ const SCHEMA: &str = "
 const CLAIM: &str = "
     UPDATE payment SET fence = $2, claimed_at = coalesce(claimed_at, now())
     WHERE id = $1 AND fence <= $2
+        AND (paid OR claimed_at IS NULL OR claimed_at > now() - interval '20 hours')
     RETURNING key, amount, paid, receipt";
 
 const CONFIRM: &str = "
