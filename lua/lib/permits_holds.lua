@@ -51,12 +51,14 @@ local function write()
   fields[#fields + 1] = now .. ' ' .. string.format('%05d', used) .. ' ' .. fence .. ' ' .. kept_until .. ' '
     .. (string.match(slots, '^.*' .. YES) or '')
   if #timers > MANY then
-    redis.call('HSET', lock_key, LONG, '')
-    redis.call('HDEL', lock_key, LONG)
+    fields[#fields + 1], fields[#fields + 2] = LONG, ''
     redis.call('ZADD', timers_key, '0', LONG)
-    redis.call('ZREM', timers_key, LONG)
+    ended[LONG] = true
   end
   redis.call('HSET', lock_key, unpack(fields))
+  if ended[LONG] then
+    redis.call('HDEL', lock_key, LONG)
+  end
   extend_ttl(lock_key, longest_ms)
   if timers[1] then
     redis.call('ZADD', timers_key, unpack(timers))

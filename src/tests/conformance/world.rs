@@ -52,7 +52,10 @@ pub(super) struct Setting {
 impl Setting {
     /// Starts a server. Its bound is so small that a queue of the test reaches it.
     pub(super) fn start() -> Setting {
-        let bound = 3;
+        Setting::bounded(3)
+    }
+
+    pub(super) fn bounded(bound: usize) -> Setting {
         Setting {
             scripts: Scripts::start(bound, &client(0)),
             bound,

@@ -34,6 +34,8 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a hold that ends leaves no timer", HOLDS,
         "    redis.call('ZREM', timers_key, unpack(over))\n", "", MODEL),
     edit("the timer of a hold that is made again stays", HOLDS, "  ended[request] = nil\n", "", MODEL),
+    edit("the name that makes a hash a table is gone again", HOLDS, "if ended[LONG] then", "if false then", MODEL),
+    edit("the name that makes the timers a table is gone again", HOLDS, "    ended[LONG] = true\n", "", MODEL),
     edit("a hold that ends gives back its slot", HOLDS,
         "  mark(string.sub(hold, HOLD_SLOT), NO)\n", "", MODEL),
     edit("slots are marked again with the timers", HOLDS,

@@ -254,7 +254,7 @@ fn full_server_takes_permits_back_and_gives_them_to_those_that_wait_alone() {
     assert_eq!((inspected.in_use, inspected.waiting), (6, 3));
 }
 
-/// A timer of a hold that was renewed is early. Whoever finds it due writes another one.
+/// A timer of a hold that was renewed is early. The script that finds it due writes another one.
 #[test]
 fn full_server_corrects_timers_for_a_release() {
     let mut setting = Setting::start();
@@ -298,6 +298,32 @@ fn many_holds_that_end_at_once_are_dropped_by_several_calls() {
     }
     assert_eq!(calls, 4, "with a bound of 3");
     assert_eq!(world.ask(&world.inspection()).in_use, u64::from(most));
+}
+
+/// So many holds are added to tables, and not to lists. That leaves no trace in the data.
+#[test]
+fn many_readers_are_let_in_at_once() {
+    let mut setting = Setting::bounded(400);
+    let mut world = World::new(&mut setting, Capacities::ReadWrite);
+    (0..2).for_each(|client| world.step(&Step::Subscribe { client }));
+    let writing = world.acquisition(&request(0, 100, MOST_PERMITS, MOST_PERMITS));
+    world.make(writing.clone(), None);
+    for n in 0..70 {
+        world.now_us += 1;
+        let reading = world.acquisition(&request(n % 2, n as u64, 1, MOST_PERMITS));
+        world.make(reading, None);
+    }
+    let fence = world.permits().holds[&writing.request].fence;
+    let what = ReleaseWhat::Grant(Fence::new(fence).unwrap());
+    let release = Release {
+        keys: writing.keys,
+        request: writing.request,
+        what,
+        floor: None,
+    };
+    world.make(release, None);
+    assert_eq!((world.permits().used, world.permits().holds.len()), (70, 70));
+    world.check();
 }
 
 #[test]
