@@ -16,7 +16,7 @@ mod world;
 use std::cell::RefCell;
 use std::hash::{BuildHasher, RandomState};
 
-use proptest::prelude::ProptestConfig;
+use proptest::prelude::{ProptestConfig, Strategy};
 use proptest::test_runner::{RngAlgorithm, RngSeed, TestRunner};
 
 use self::model::KINDS;
@@ -46,15 +46,19 @@ fn config(cases: u32) -> (ProptestConfig, u64) {
     (config, seed)
 }
 
+/// Random runs on one server. From `enough` runs on, every one of these kinds of replies must occur.
 /// `PROPTEST_CASES` sets the number of runs, and `PROPTEST_RNG_SEED` repeats them.
-#[test]
-fn scripts_follow_the_rules() {
-    let (config, seed) = config(CASES);
+fn run_at_random<S: Strategy>(
+    cases: u32,
+    (enough, kinds): (u32, &[&str]),
+    steps: S,
+    run: impl Fn(&mut Setting, S::Value),
+) {
+    let (config, seed) = config(cases);
     let cases = config.cases;
-
     let setting = RefCell::new(Setting::start());
-    let outcome = TestRunner::new(config).run(&step::steps(), |steps| {
-        World::new(&mut setting.borrow_mut()).run(&steps);
+    let outcome = TestRunner::new(config).run(&steps, |steps| {
+        run(&mut setting.borrow_mut(), steps);
         Ok(())
     });
     if let Err(failure) = outcome {
@@ -62,8 +66,15 @@ fn scripts_follow_the_rules() {
     }
     let Setting { calls, reached, .. } = setting.into_inner();
     println!("{cases} cases, {calls} calls, PROPTEST_RNG_SEED={seed}");
-    if cases >= ENOUGH_CASES {
-        let missed: Vec<_> = KINDS.iter().filter(|kind| !reached.contains(*kind)).collect();
+    if cases >= enough {
+        let missed: Vec<_> = kinds.iter().filter(|kind| !reached.contains(*kind)).collect();
         assert!(missed.is_empty(), "never happened: {missed:?}");
     }
+}
+
+#[test]
+fn scripts_follow_the_rules() {
+    run_at_random(CASES, (ENOUGH_CASES, &KINDS), step::steps(), |setting, steps| {
+        World::new(setting).run(&steps);
+    });
 }

@@ -3,12 +3,9 @@
 mod edges;
 mod step;
 
-use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-use proptest::test_runner::TestRunner;
 
 use self::step::{CLIENTS, Call, Capacities, Key, PickFence, PickRequest, REQUESTS, Step, What};
 use super::expected::{Check, Expected};
@@ -16,7 +13,7 @@ use super::model::{Modelled, PubSub};
 use super::server::Snapshot;
 use super::step::Trouble;
 use super::world::{START_US, Setting, client};
-use super::{config, dump};
+use super::{dump, run_at_random};
 use crate::fence::Fence;
 use crate::permits::MOST_PERMITS;
 use crate::status::Kind;
@@ -65,22 +62,12 @@ const KINDS: [&str; 25] = [
 
 #[test]
 fn scripts_of_permits_follow_the_rules() {
-    let (config, seed) = config(CASES);
-    let cases = config.cases;
-    let setting = RefCell::new(Setting::start());
-    let outcome = TestRunner::new(config).run(&step::cases(), |(capacities, steps)| {
-        World::new(&mut setting.borrow_mut(), capacities).run(&steps);
-        Ok(())
-    });
-    if let Err(failure) = outcome {
-        panic!("with PROPTEST_RNG_SEED={seed}: {failure}");
-    }
-    let Setting { calls, reached, .. } = setting.into_inner();
-    println!("{cases} cases, {calls} calls, PROPTEST_RNG_SEED={seed}");
-    if cases >= ENOUGH_CASES {
-        let missed: Vec<_> = KINDS.iter().filter(|kind| !reached.contains(*kind)).collect();
-        assert!(missed.is_empty(), "never happened: {missed:?}");
-    }
+    run_at_random(
+        CASES,
+        (ENOUGH_CASES, &KINDS),
+        step::cases(),
+        |setting, (capacities, steps)| World::new(setting, capacities).run(&steps),
+    );
 }
 
 struct World<'a> {
