@@ -43,15 +43,9 @@ fn of_permits(mut words: ReplyReader<'_>) -> Result<(ServerTime, Inspected), Rep
         let slot = words.slot()?;
         let holder = RequestId::from_wire(words.text()?).ok_or_else(|| words.malformed())?;
         holders.push(InspectedHold {
-            owner: Owner::from_wire(holder.owner()),
-            client: ClientId::from_wire(holder.client()),
-            fence,
-            holds: 1,
-            deadline,
-            kept: holder.is_kept(),
             permits,
-            of: holder.capacity(),
             slot,
+            ..InspectedHold::of(&holder, fence, deadline)
         });
     }
     let inspected = Inspected {
@@ -78,6 +72,23 @@ pub(crate) struct InspectedHold {
     pub(crate) permits: u32,
     pub(crate) of: u32,
     pub(crate) slot: Option<u32>,
+}
+
+impl InspectedHold {
+    /// A single hold of this request, with all permits that it asked for.
+    pub(crate) fn of(request: &RequestId, fence: Fence, deadline: ServerTime) -> InspectedHold {
+        InspectedHold {
+            owner: Owner::from_wire(request.owner()),
+            client: ClientId::from_wire(request.client()),
+            fence,
+            holds: 1,
+            deadline,
+            kept: request.is_kept(),
+            permits: request.weight(),
+            of: request.capacity(),
+            slot: None,
+        }
+    }
 }
 
 impl Operation for Inspect {
@@ -164,15 +175,8 @@ impl Operation for Inspect {
         let holders: Vec<_> = held
             .zip(Fence::new(holder.fence))
             .map(|(request, fence)| InspectedHold {
-                owner: Owner::from_wire(request.owner()),
-                client: ClientId::from_wire(request.client()),
-                fence,
                 holds: holder.holds.len() as u64,
-                deadline: ServerTime::from_ms(holder.deadline()),
-                kept: request.is_kept(),
-                permits: 1,
-                of: 1,
-                slot: None,
+                ..InspectedHold::of(request, fence, ServerTime::from_ms(holder.deadline()))
             })
             .into_iter()
             .collect();

@@ -11,8 +11,7 @@ use super::{
     Renewed, Withdraw, Withdrawn,
 };
 use crate::fence::Fence;
-use crate::owner::Owner;
-use crate::store::ids::{ClientId, RequestId};
+use crate::store::ids::RequestId;
 use crate::store::keys::Keys;
 use crate::store::memory::lock::{Now, RETENTION_MS, Run};
 use crate::store::memory::permits::{OpenPermits, PermitsHold, STALE};
@@ -251,16 +250,11 @@ pub(super) fn inspect(call: &Inspect, rules: &mut Rules, now: Now) -> Inspected 
     // A timer may be early.
     timed.sort_by_key(|(request, hold)| (hold.deadline, hold.fence, hold.weight, *request));
     let listed = timed.into_iter().filter_map(|(request, hold)| {
+        let (fence, deadline) = (Fence::new(hold.fence)?, ServerTime::from_ms(hold.deadline));
         Some(InspectedHold {
-            owner: Owner::from_wire(request.owner()),
-            client: ClientId::from_wire(request.client()),
-            fence: Fence::new(hold.fence)?,
-            holds: 1,
-            deadline: ServerTime::from_ms(hold.deadline),
-            kept: request.is_kept(),
             permits: hold.weight,
-            of: request.capacity(),
             slot: hold.slot,
+            ..InspectedHold::of(request, fence, deadline)
         })
     });
     Inspected {
