@@ -65,6 +65,28 @@ pub(crate) enum ReleaseOutcome {
     Taken,
 }
 
+impl Released {
+    /// Reads the reply to a call of this request.
+    pub(super) fn read(reply: &str, request: &RequestId) -> Result<(ServerTime, Released), ReplyError> {
+        let mut words = ReplyReader::of(reply, request.as_str())?;
+        let outcome = match words.status {
+            1 => ReleaseOutcome::Released,
+            2 => ReleaseOutcome::OneFewer,
+            3 => ReleaseOutcome::Expired,
+            4 => ReleaseOutcome::Taken,
+            5 => return Err(ReplyError::Elsewhere),
+            6 => return Err(ReplyError::ClockBehind),
+            _ => return Err(words.malformed()),
+        };
+        let released = Released {
+            outcome,
+            denied: words.flag()?,
+            more: words.flag()?,
+        };
+        Ok((words.now, released))
+    }
+}
+
 impl Operation for Release {
     type Reply = Released;
     const KIND: CallKind = CallKind::Release;
@@ -116,24 +138,7 @@ impl Operation for Release {
     }
 
     fn read(&self, reply: &str) -> Result<(ServerTime, Released), ReplyError> {
-        let mut words = ReplyReader::of(reply, self.request.as_str())?;
-        let outcome = match words.status {
-            1 => ReleaseOutcome::Released,
-            2 => ReleaseOutcome::OneFewer,
-            3 => ReleaseOutcome::Expired,
-            4 => ReleaseOutcome::Taken,
-            5 => return Err(ReplyError::Elsewhere),
-            6 => return Err(ReplyError::ClockBehind),
-            _ => return Err(words.malformed()),
-        };
-        Ok((
-            words.now,
-            Released {
-                outcome,
-                denied: words.flag()?,
-                more: words.flag()?,
-            },
-        ))
+        Released::read(reply, &self.request)
     }
 
     fn by_rules(&self, rules: &mut Rules, run: Run<'_>) -> Released {

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use super::release::Released;
-use super::{CallKind, Operation, ReleaseOutcome, permits};
+use super::{CallKind, Operation, permits};
 use crate::fence::Fence;
 use crate::store::ids::RequestId;
 use crate::store::interface::Priority;
 use crate::store::keys::Keys;
 use crate::store::memory::lock::Run;
 use crate::store::memory::rules::Rules;
-use crate::store::script::{Declared, PubSubMode, RELEASES, ReplyError, ReplyReader, ScriptCall};
+use crate::store::script::{Declared, PubSubMode, RELEASES, ReplyError, ScriptCall};
 use crate::time::server_time::ServerTime;
 
 /// The hold with this fence goes on with `permits`, if it has more. Its deadline and its fence stay. The
@@ -51,21 +51,7 @@ impl Operation for Shrink {
     }
 
     fn read(&self, reply: &str) -> Result<(ServerTime, Released), ReplyError> {
-        let mut words = ReplyReader::of(reply, self.request.as_str())?;
-        let outcome = match words.status {
-            1 => ReleaseOutcome::Released,
-            4 => ReleaseOutcome::Taken,
-            _ => return Err(words.malformed()),
-        };
-        let (denied, more) = (words.flag()?, words.flag()?);
-        Ok((
-            words.now,
-            Released {
-                outcome,
-                denied,
-                more,
-            },
-        ))
+        Released::read(reply, &self.request)
     }
 
     fn by_rules(&self, rules: &mut Rules, run: Run<'_>) -> Released {
