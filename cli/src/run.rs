@@ -66,7 +66,7 @@ pub(crate) fn tell(command: &mut Command, run: &Run, held: &Held, nesting: &Nest
         .env("FAIRLOCK_NAME", &run.taking.name)
         .env("FAIRLOCK_FENCE", held.fences(&run.taking))
         .env("FAIRLOCK_OWNER", nesting.for_child(&held.grants));
-    // That of a run around this one says nothing of these locks.
+    // The slot of an outer run says nothing about these locks.
     match held.slots(&run.taking) {
         Some(slots) => command.env("FAIRLOCK_SLOT", slots),
         None => command.env_remove("FAIRLOCK_SLOT"),

@@ -91,20 +91,27 @@ impl Held {
         self.grants.iter().map(|grant| grant.guard.token())
     }
 
+    /// The guards in the order of the arguments.
+    fn guards<'a>(&'a self, taking: &'a Taking) -> impl Iterator<Item = &'a LockGuard> {
+        let guards = || self.grants.iter().map(|grant| &grant.guard);
+        taking
+            .names()
+            .filter_map(move |name| guards().find(|guard| guard.name() == name))
+    }
+
     /// The fences in the order of the arguments, as a text.
     pub(crate) fn fences(&self, taking: &Taking) -> String {
-        let token = |name| self.tokens().find(|token| token.name() == name);
-        let tokens = taking.names().filter_map(token);
-        let fences: Vec<String> = tokens.map(|token| token.fence().to_string()).collect();
+        let fences: Vec<_> = self
+            .guards(taking)
+            .map(|guard| guard.fence().to_string())
+            .collect();
         fences.join(" ")
     }
 
     /// The slots in the same order, if each has one.
     pub(crate) fn slots(&self, taking: &Taking) -> Option<String> {
-        let guard = |name| self.grants.iter().find(|grant| grant.guard.name() == name);
-        let slots = taking.names().filter_map(guard).map(|grant| grant.guard.slot());
-        let slots: Option<Vec<_>> = slots.map(|slot| Some(slot?.to_string())).collect();
-        Some(slots?.join(" "))
+        let slots = self.guards(taking).map(|guard| Some(guard.slot()?.to_string()));
+        Some(slots.collect::<Option<Vec<_>>>()?.join(" "))
     }
 
     /// Waits until one of the leases is over.
