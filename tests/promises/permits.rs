@@ -8,7 +8,7 @@ use fairlock::{Error, Fence, HoldEnd, Kind, Lock, LockGuard, LockManager, LockSe
 use fairlock_testkit::eventually;
 use futures_util::FutureExt;
 use futures_util::future::join_all;
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::backend::{Backend, in_a_quorum, on_each_backend};
@@ -57,6 +57,10 @@ async fn is_busy(lock: &Lock) -> bool {
     }
 }
 
+async fn in_time(wait: JoinHandle<fairlock::Result<LockGuard>>) -> LockGuard {
+    timeout(LONG, wait).await.expect("in time").unwrap().unwrap()
+}
+
 /// Waits until nothing is left of the lock.
 async fn becomes_free(lock: &Lock) {
     eventually("free", LONG, async || {
@@ -77,7 +81,7 @@ async fn a_semaphore_has_as_many_guards_as_its_capacity(backend: Backend) {
     let next = tokio::spawn(there.acquire());
     backend.queued(&here, 1, 1).await;
     guards.remove(0).release().await.unwrap();
-    guards.push(timeout(LONG, next).await.unwrap().unwrap().unwrap());
+    guards.push(in_time(next).await);
     assert!(is_busy(&here).await);
     drop(guards);
     becomes_free(&here).await;
@@ -110,17 +114,10 @@ async fn a_request_for_many_permits_is_not_overtaken(backend: Backend) {
     first.release().await.unwrap();
     assert!(is_busy(&one).await && (&mut later).now_or_never().is_none());
     second.release().await.unwrap();
-    let all = timeout(LONG, all).await.unwrap().unwrap().unwrap();
+    let all = in_time(all).await;
     assert!((&mut later).now_or_never().is_none());
     all.release().await.unwrap();
-    timeout(LONG, later)
-        .await
-        .unwrap()
-        .unwrap()
-        .unwrap()
-        .release()
-        .await
-        .unwrap();
+    in_time(later).await.release().await.unwrap();
 }
 
 async fn a_try_takes_permits_only_if_nobody_waits(backend: Backend) {
@@ -134,14 +131,7 @@ async fn a_try_takes_permits_only_if_nobody_waits(backend: Backend) {
         other => panic!("{other:?}"),
     }
     held.release().await.unwrap();
-    timeout(LONG, both)
-        .await
-        .unwrap()
-        .unwrap()
-        .unwrap()
-        .release()
-        .await
-        .unwrap();
+    in_time(both).await.release().await.unwrap();
 }
 
 async fn each_caller_counts_by_the_capacity_that_it_gave(backend: Backend) {
@@ -394,7 +384,7 @@ async fn a_slot_belongs_to_one_guard_until_its_hold_ends(backend: Backend) {
     let (former, next) = (one.fence(), tokio::spawn(there.acquire()));
     backend.queued(&here, 1, 1).await;
     one.release().await.unwrap();
-    let next = timeout(LONG, next).await.unwrap().unwrap().unwrap();
+    let next = in_time(next).await;
     assert!(next.slot() == Some(1) && next.fence() > former);
     next.renew().await.unwrap();
     let holders = here.status().await.unwrap().holders;

@@ -1,11 +1,15 @@
 //! Helpers for the tests of faults: managers with short settings, and checks of the data that a lock left on
 //! its server.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use fairlock::{LockGuard, LockManager, LockManagerBuilder, Result};
-use fairlock_testkit::{History, LockSummary, Server, eventually};
-use tokio::task::JoinHandle;
+use fairlock_testkit::{History, LockSummary, Role, Server, eventually};
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+use tokio::task::{JoinHandle, JoinSet};
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 /// The name of the lock in tests that need only one.
@@ -30,6 +34,31 @@ pub(crate) fn settings() -> LockManagerBuilder {
 
 pub(crate) async fn connect(url: &str) -> LockManager {
     settings().connect(url).await.expect("a server that answers")
+}
+
+/// In a process of its own: `count` users go on until the test says so. Says how often they had what they
+/// use. The leases are renewed in time by a process that the others keep from running for a while.
+pub(crate) async fn users_until_stopped<U>(
+    mut role: Role,
+    count: u64,
+    user: impl Fn(LockManager, SmallRng, Arc<AtomicBool>) -> U,
+) where
+    U: Future<Output = u64> + Send + 'static,
+{
+    const LEASE: Duration = Duration::from_secs(5);
+
+    let locks = settings().lease(LEASE).claim_window(LEASE);
+    let locks = locks.connect(&role.arg("url")).await.unwrap();
+    let stopped = Arc::new(AtomicBool::new(false));
+    let mut tasks = JoinSet::new();
+    for task in 0..count {
+        let rng = SmallRng::seed_from_u64(role.number("seed") << 8 | task);
+        tasks.spawn(user(locks.clone(), rng, Arc::clone(&stopped)));
+    }
+    assert_eq!(role.heard().await, "stop");
+    stopped.store(true, Ordering::Relaxed);
+    let uses: u64 = tasks.join_all().await.into_iter().sum();
+    role.say(&uses.to_string());
 }
 
 pub(crate) fn lock_key(name: &str) -> String {

@@ -7,16 +7,13 @@ use std::time::Duration;
 
 use fairlock::{Error, LockManager};
 use fairlock_testkit::{Cluster, History, Process, Server, eventually, role};
+use rand::Rng;
 use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom;
-use rand::{Rng, SeedableRng};
-use tokio::task::JoinSet;
 
-use super::scene::{SECOND, settings};
+use super::scene::{SECOND, connect, users_until_stopped};
 
 const NAMES: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
-/// Renewed in time by a process that the others keep from running for a while.
-const LEASE: Duration = Duration::from_secs(5);
 
 fn history(dir: &Path, name: &str) -> History {
     History::in_file(dir.join(format!("history-{name}")))
@@ -31,26 +28,13 @@ fn part(url: &str, dir: &Path, seed: u64) -> Process {
 #[tokio::test]
 #[ignore = "a role for other tests, run in its own process"]
 async fn part_of_many() {
-    let Some(mut role) = role() else { return };
+    let Some(role) = role() else { return };
     let dir = role.arg("dir");
-    let locks = settings().lease(LEASE).claim_window(LEASE);
-    let locks = locks.connect(&role.arg("url")).await.unwrap();
-    let stopped = Arc::new(AtomicBool::new(false));
-    let mut tasks = JoinSet::new();
-    for task in 0..16 {
+    users_until_stopped(role, 16, |locks, rng, stopped| {
         let histories = NAMES.map(|name| history(dir.as_ref(), name));
-        let rng = SmallRng::seed_from_u64(role.number("seed") << 8 | task);
-        tasks.spawn(take_again_and_again(
-            locks.clone(),
-            histories,
-            rng,
-            Arc::clone(&stopped),
-        ));
-    }
-    assert_eq!(role.heard().await, "stop");
-    stopped.store(true, Ordering::Relaxed);
-    let taken: u64 = tasks.join_all().await.into_iter().sum();
-    role.say(&taken.to_string());
+        take_again_and_again(locks, histories, rng, stopped)
+    })
+    .await;
 }
 
 /// Takes three of the names at a time, in any order and in all ways. Returns how often it had them.
@@ -125,7 +109,7 @@ async fn killed_processes_leave_nothing(url: &str, dir: &Path, seed: u64) {
         history.assert_no_overlap();
         history.assert_fences_increase();
     }
-    let locks = settings().connect(url).await.unwrap();
+    let locks = connect(url).await;
     let left = async || locks.list_all("*").await.unwrap();
     eventually("nothing is left", 20 * SECOND, async || left().await.is_empty()).await;
     locks

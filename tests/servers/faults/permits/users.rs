@@ -7,20 +7,17 @@ use std::time::Duration;
 
 use fairlock::{Error, LockManager};
 use fairlock_testkit::{History, Hold, Process, Server, eventually, role};
+use rand::Rng;
 use rand::rngs::SmallRng;
-use rand::{Rng, SeedableRng};
-use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use super::{IN_TIME, READ_WRITE, SEMAPHORE, nothing_left};
-use crate::faults::scene::{NAME, SECOND, connect, settings};
+use crate::faults::scene::{NAME, SECOND, connect, users_until_stopped};
 
 /// The permits of the semaphore, and of the read/write lock: enough for more readers than there are.
 const CAPACITIES: [i64; 2] = [5, 1000];
-/// The processes of the other tests keep those of this one from running for a while.
-const LEASE: Duration = Duration::from_secs(5);
 
-/// Of the semaphore, of the read/write lock, and of the slots of the semaphore.
+/// The histories of the semaphore, of the read/write lock, and of the semaphore's slots.
 fn histories(dir: &Path) -> [History; 3] {
     ["semaphore", "rw", "slots"].map(|name| History::in_file(dir.join(format!("history-{name}"))))
 }
@@ -28,25 +25,12 @@ fn histories(dir: &Path) -> [History; 3] {
 #[tokio::test]
 #[ignore = "a role for other tests, run in its own process"]
 async fn part_of_many() {
-    let Some(mut role) = role() else { return };
-    let locks = settings().lease(LEASE).claim_window(LEASE);
-    let locks = locks.connect(&role.arg("url")).await.unwrap();
-    let stopped = Arc::new(AtomicBool::new(false));
-    let mut tasks = JoinSet::new();
-    for task in 0..8 {
-        let rng = SmallRng::seed_from_u64(role.number("seed") << 8 | task);
-        let histories = histories(role.arg("dir").as_ref());
-        tasks.spawn(use_again_and_again(
-            locks.clone(),
-            histories,
-            rng,
-            Arc::clone(&stopped),
-        ));
-    }
-    assert_eq!(role.heard().await, "stop");
-    stopped.store(true, Ordering::Relaxed);
-    let uses: u64 = tasks.join_all().await.into_iter().sum();
-    role.say(&uses.to_string());
+    let Some(role) = role() else { return };
+    let dir = role.arg("dir");
+    users_until_stopped(role, 8, |locks, rng, stopped| {
+        use_again_and_again(locks, histories(dir.as_ref()), rng, stopped)
+    })
+    .await;
 }
 
 /// Uses the semaphore and the read/write lock, in all ways. Returns how often it had one of them. Each waiter
