@@ -164,8 +164,8 @@ impl LockGuard {
     /// read/write lock, several permits, and a capacity above 1,000.
     ///
     /// A slot is for what there is a fixed number of: the ids of nodes, GPUs, ports. The fences of the guards
-    /// of one slot increase, so what belongs to a slot can refuse a stale guard as with a lock. For as long
-    /// as [`at_least`](crate::Lock::at_least) keeps the permit taken, so does it the slot. While callers name
+    /// of one slot increase, so what belongs to a slot can refuse a stale guard as with a lock. While
+    /// [`at_least`](crate::Lock::at_least) keeps the permit taken, it keeps the slot too. While callers name
     /// different capacities, each gets a slot below its own.
     ///
     /// # Examples

@@ -202,8 +202,9 @@ impl LockManager {
     /// capacity. If they differ, each gets a guard only while, with its own permits, no more are in use
     /// than it allows.
     ///
-    /// A semaphore limits load. It is no protection for a resource: a fence names the guard, and a larger one
-    /// does not void the smaller ones. Where more than `capacity` at once would be a bug, use as many locks.
+    /// A semaphore limits load. It is no protection for a resource: a larger fence does not void the smaller
+    /// ones. Where more than `capacity` at once would be a bug, let the resource check the fence of each
+    /// [slot](crate::LockGuard::slot).
     ///
     /// An [`owner`](Lock::owner) or [`local_handoffs`](Lock::local_handoffs) makes the first call fail with
     /// [`Error::Invalid`](crate::Error::Invalid), and so does a quorum.
@@ -218,7 +219,7 @@ impl LockManager {
     /// let api = locks.semaphore("api", 10); // at most 10 calls at a time, over all processes
     /// api.with(call).await?;
     ///
-    /// // A fair rate limit: at most 10 calls begin within a second.
+    /// // A fair rate limit: at most 10 grants within a second.
     /// let limited = locks.semaphore("api-rate", 10).at_least(Duration::from_secs(1));
     /// limited.with(call).await?;
     /// # Ok(()) }

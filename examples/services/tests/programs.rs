@@ -293,7 +293,7 @@ async fn payment_of_a_killed_holder_is_taken_once() {
     assert_eq!((row.get(0), row.get(1)), (true, "receipt 0"));
     assert_eq!(*provider.taken.lock().unwrap(), [key], "taken once");
 
-    // Whoever comes later finds it paid, and does not call.
+    // A later holder finds it paid, and does not call.
     assert!(start().output().await.contains("paid: receipt 0"));
     assert!(requests.try_recv().is_err(), "a third call");
 
