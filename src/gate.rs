@@ -1,16 +1,19 @@
 //! The gate: which callers of this client may ask for a lock now, and which wait here.
 //!
-//! As long as most callers of a lock are served, all of them ask, in the order of their arrival. A caller
-//! that gives up while it asks has cost the server a call to queue it and a share of a call to withdraw it.
-//! The server may also have handed the lock to it for nothing. When most callers give up, more is asked for
-//! than can be served. Then at most [`PLACES`] callers ask at a time, so that each of them is served soon. A
-//! caller that gives up here costs the server nothing. Of a semaphore, each place is for its whole capacity:
-//! as many callers ask as take that many permits together.
+//! A caller that gives up while it is queued has cost the server a call to queue it and a share of a call to
+//! withdraw it. The server may also have handed the lock to it for nothing. So a caller that leaves before
+//! its turn is expected does not ask. It waits here, and giving up here costs the server nothing. All others
+//! ask, in the order of their arrival. One caller of this client always asks.
 //!
-//! Nobody knows how long a caller goes on waiting. First come, first served would serve those who are about
-//! to leave, and last come, first served would never serve the others. So each fourth place goes to the
-//! caller that has waited longest, and the other three to the newest one. A caller whose bound is over gets
-//! none. (Maurer, "Fail at Scale", 2015, reverses the queue for the same reason.)
+//! The turn of a caller is expected after those that ask already, at the pace of the last grants to this
+//! client. Turns vary: their standard deviation is taken to be as long as their mean, so `n` of them are
+//! expected to last for `n + √n` mean turns. A turn that has lasted for longer than the mean is expected to
+//! last as long again. Whenever a caller that asked has left, the first of those that wait here and can be
+//! served in time has its place. So the queue at the server is as long as the callers are patient.
+//!
+//! A caller leaves at its bound. Nobody knows of one without a bound whether its future will be dropped. Once
+//! some have been, it is expected to be dropped as they were. If it is still there after that time, it is
+//! patient, and asks.
 //!
 //! A caller that waited here brings a ticket by its arrival, so it keeps its place among all clients. In a
 //! quorum, the gate is before the ballot. A caller that was queued at one server, and waited here for
@@ -19,42 +22,36 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use dashmap::DashMap;
 use tokio::sync::oneshot;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 
 use crate::engine::acquire::{AcquireParams, Arrival};
 use crate::error::{Error, Result};
 use crate::options::{MAX_WAITLISTS_KEPT, WAITLIST_KEPT};
-use crate::permits::Permits;
 use crate::place::Place;
 use crate::place::held::Held;
 use crate::sync::locked;
+use crate::time::clock::LocalTime;
 
-/// A lock becomes overloaded when more than this share of the last `LAST` waits ended by giving up. It stays
-/// overloaded until the share is below `SERVED`.
-const OVERLOADED: f64 = 0.5;
-const SERVED: f64 = 0.25;
-const LAST: f64 = 32.0;
-/// This many callers of one client keep a lock busy: the one that is handed the lock, the next one, and
-/// another in case that one gives up.
-const PLACES: u8 = 3;
-/// The share of the places that is left after a caller that asked has given up.
-const LEFT: f64 = 0.75;
-/// One of four places goes to the caller that has waited longest.
-const OLDEST: u64 = 4;
+/// A mean is that of so many of the last grants, or of the last callers that were dropped.
+const LAST: f64 = 16.0;
+/// A caller without a bound is patient once it has waited for so many times as long as others did.
+const PATIENT: f64 = 1.25;
 
 #[derive(Debug)]
 pub(crate) struct Gate {
     place: Place,
     /// The locks on which a caller has given up lately, by channel.
     locks: DashMap<Arc<str>, Arc<Callers>>,
-    /// Whether there ever was one, so that clients without any do not look.
-    is_used: AtomicBool,
+    /// How many locks there may be before idle ones are forgotten. 0 if there was none yet, so that clients
+    /// without any do not look.
+    most: AtomicUsize,
 }
 
 /// The callers of one lock.
@@ -63,33 +60,30 @@ struct Callers(Mutex<State>);
 
 #[derive(Debug)]
 struct State {
-    /// When the callers that ask give up, as far as it is known, and how many permits they take, by number.
-    /// Those that asked before a first one gave up are not here.
-    asking: BTreeMap<u64, (Option<Instant>, u32)>,
-    /// Those that wait here, by number, which is the order of their arrival.
-    waiting: BTreeMap<u64, Waiting>,
+    /// The callers that ask and have a bound, by that. Those that asked before a first one gave up are not
+    /// here.
+    asking: BTreeSet<Key>,
+    /// How many callers without a bound ask.
+    unbounded: usize,
+    /// Those that wait here, by the time at which they are expected to leave.
+    waiting: BTreeMap<Key, Waiting>,
     arrivals: u64,
-    /// How many permits there are for the caller that came last. 1 for a lock.
-    capacity: u32,
-    /// How many of those that waited here had a place since.
-    admissions: u64,
-    /// The share of recent waits that ended by giving up, from 0 to 1.
-    given_up: f64,
-    is_overloaded: bool,
-    /// How many may ask while the lock is overloaded. Where a turn takes long, compared with the patience of
-    /// the callers, fewer than [`PLACES`] are served in time. Their number is found as TCP finds the
-    /// capacity of a path: of n places each grant adds 1/n, and each caller that gives up while it asks takes
-    /// a quarter (Chiu and Jain, 1989).
-    places: f64,
+    /// The mean time between two grants while somebody asked, in seconds. 0 before the first grant.
+    turn: f64,
+    /// The mean time after which callers were dropped, in seconds, if any were.
+    dropped_after: Option<f64>,
+    /// Since when the callers wait for the next grant.
+    since: Instant,
     /// When the last caller left. Has no meaning while there are callers.
     idle_since: Instant,
 }
 
+/// A time, and the number of a caller, which is the order of their arrival.
+type Key = (Instant, u64);
+
 #[derive(Debug)]
 struct Waiting {
     until: Option<Instant>,
-    weight: u32,
-    /// Dropped without a message once the bound of the caller is over.
     admit: oneshot::Sender<Result<Slot>>,
 }
 
@@ -98,7 +92,7 @@ impl Gate {
         Gate {
             place,
             locks: DashMap::new(),
-            is_used: AtomicBool::new(false),
+            most: AtomicUsize::new(0),
         }
     }
 
@@ -106,16 +100,15 @@ impl Gate {
         &self.place
     }
 
-    /// Waits for the lock, until `until` if there is a bound: here, if it is overloaded, and then in the
-    /// queues of the servers.
+    /// Waits for the lock, until `until` if there is a bound: here, if the caller is expected to leave before
+    /// its turn, and then in the queues of the servers.
     pub(crate) async fn acquire(&self, params: &AcquireParams, until: Option<Instant>) -> Result<Held> {
         let mut arrival = self.place.arrival();
         if params.owner.is_some() {
             // The owner may already hold the lock. Its request must not wait then.
             return self.place.acquire(params, arrival, until).await;
         }
-        let permits = params.permits.unwrap_or(Permits::OF_A_LOCK);
-        let slot = match self.enter(&params.channel, permits, until) {
+        let slot = match self.enter(&params.channel, until) {
             Entered::Open(slot) => slot,
             Entered::Closed(application) => {
                 // The order of arrival counts, also for those that ask later.
@@ -127,19 +120,17 @@ impl Gate {
         let mut asking = Asking {
             gate: self,
             channel: &params.channel,
+            began: arrival.at,
+            until,
             slot,
-            share: permits.share(),
             end: End::GivenUp,
         };
         let acquired = self.place.acquire(params, arrival, until).await;
-        match &acquired {
-            Ok(_) => asking.end = End::Granted,
-            Err(Error::Timeout { .. }) => {}
-            Err(error) => {
-                asking.end = End::Failed;
-                asking.refuse_others(error);
-            }
-        }
+        asking.end = match &acquired {
+            Ok(_) => End::Granted,
+            Err(Error::Timeout { .. }) => End::GivenUp,
+            Err(_) => End::Failed,
+        };
         acquired
     }
 
@@ -153,52 +144,37 @@ impl Gate {
     ) -> Result<Slot> {
         let admitted = tokio::select! {
             biased;
-            admitted = &mut application.admitted => admitted.ok(),
+            admitted = application.admitted() => admitted,
             () = self.place.bound(params, arrival.at, until) => None,
         };
         admitted.unwrap_or_else(|| Err(self.place.timed_out(params, arrival.at)))
     }
 
-    fn enter(&self, channel: &Arc<str>, permits: Permits, until: Option<Instant>) -> Entered {
+    fn enter(&self, channel: &Arc<str>, until: Option<Instant>) -> Entered {
         let Some(callers) = self.callers(channel) else {
             return Entered::Open(None);
         };
-        let mut state = locked(&callers.0);
-        state.forget_if_outdated();
-        let number = state.arrivals;
-        state.arrivals += 1;
-        state.capacity = permits.capacity;
-        let weight = permits.weight;
-        if state.waiting.is_empty() && state.has_place(Instant::now()) {
-            state.asking.insert(number, (until, weight));
-            drop(state);
-            return Entered::Open(Some(Slot { callers, number }));
-        }
-        let (admit, admitted) = oneshot::channel();
-        state.waiting.insert(number, Waiting { until, weight, admit });
-        drop(state);
-        Entered::Closed(Application {
-            callers,
-            number,
-            admitted,
-        })
+        callers.enter(until)
     }
 
     /// The callers of a lock on which one has given up.
     fn callers(&self, channel: &Arc<str>) -> Option<Arc<Callers>> {
-        if !self.is_used.load(Ordering::Relaxed) {
+        if self.most.load(Ordering::Relaxed) == 0 {
             return None;
         }
         self.locks.get(channel).map(|callers| Arc::clone(&callers))
     }
 
-    /// The same, once another one has given up.
-    fn callers_with(&self, channel: &Arc<str>) -> Arc<Callers> {
-        self.is_used.store(true, Ordering::Relaxed);
-        if self.locks.len() > MAX_WAITLISTS_KEPT {
+    /// The same, once another one has given up that had waited for so long.
+    fn callers_with(&self, channel: &Arc<str>, waited: Duration) -> Arc<Callers> {
+        let most = self.most.fetch_max(MAX_WAITLISTS_KEPT, Ordering::Relaxed);
+        if self.locks.len() >= most.max(MAX_WAITLISTS_KEPT) {
             self.locks.retain(|_, callers| !locked(&callers.0).is_idle());
+            // As many locks as are left now fit before the next scan.
+            let most = MAX_WAITLISTS_KEPT.max(2 * self.locks.len());
+            self.most.store(most, Ordering::Relaxed);
         }
-        let make = || Arc::new(Callers(Mutex::new(State::new())));
+        let make = || Arc::new(Callers(Mutex::new(State::new(waited))));
         Arc::clone(&self.locks.entry(Arc::clone(channel)).or_insert_with(make))
     }
 
@@ -206,7 +182,11 @@ impl Gate {
     pub(crate) fn refuse_all(&self, error: &Error) {
         let all: Vec<_> = self.locks.iter().map(|callers| Arc::clone(&callers)).collect();
         for callers in all {
-            callers.refuse(error);
+            let waiting = std::mem::take(&mut locked(&callers.0).waiting);
+            for waiting in waiting.into_values() {
+                // A receiver that is gone does not need the error.
+                let _ = waiting.admit.send(Err(error.clone()));
+            }
         }
     }
 
@@ -222,114 +202,148 @@ impl Gate {
 }
 
 impl Callers {
+    fn enter(self: &Arc<Self>, until: Option<Instant>) -> Entered {
+        let entered = self.change(|state, now| state.enter(until, now));
+        let callers = Arc::clone(self);
+        match entered {
+            Ok(asks) => Entered::Open(Some(Slot { callers, asks })),
+            Err((key, admitted)) => Entered::Closed(Application {
+                callers,
+                key,
+                until,
+                began: Instant::now(),
+                admitted,
+            }),
+        }
+    }
+
     /// Changes the state, and admits those that have a place then.
-    fn change(self: &Arc<Self>, change: impl FnOnce(&mut State)) {
+    fn change<T>(self: &Arc<Self>, change: impl FnOnce(&mut State, Instant) -> T) -> T {
         let mut state = locked(&self.0);
-        change(&mut state);
         let (now, mut next) = (Instant::now(), Vec::new());
+        let changed = change(&mut state, now);
         state.idle_since = now;
         while let Some(one) = state.next(now) {
             next.push(one);
         }
         drop(state);
-        for (number, waiting, is_in_time) in next {
-            if is_in_time {
-                let callers = Arc::clone(self);
-                // If the receiver is gone, the place comes back, and is dropped.
-                drop(waiting.admit.send(Ok(Slot { callers, number })));
-            }
+        for (asks, admit) in next {
+            let callers = Arc::clone(self);
+            // If the receiver is gone, the place comes back, and is dropped.
+            drop(admit.send(Ok(Slot { callers, asks })));
         }
-    }
-
-    /// Sends an error to all that wait here.
-    fn refuse(&self, error: &Error) {
-        let waiting = std::mem::take(&mut locked(&self.0).waiting);
-        for waiting in waiting.into_values() {
-            // A receiver that is gone does not need the error.
-            let _ = waiting.admit.send(Err(error.clone()));
-        }
+        changed
     }
 }
 
 impl State {
-    fn new() -> State {
+    /// Nobody has been granted the lock for so long, although a caller waited.
+    fn new(waited: Duration) -> State {
+        let now = Instant::now();
         State {
-            asking: BTreeMap::new(),
+            asking: BTreeSet::new(),
+            unbounded: 0,
             waiting: BTreeMap::new(),
             arrivals: 0,
-            capacity: 1,
-            admissions: 0,
-            given_up: 0.0,
-            is_overloaded: false,
-            places: f64::from(PLACES),
-            idle_since: Instant::now(),
+            turn: 0.0,
+            dropped_after: None,
+            since: now.checked_sub(waited).unwrap_or(now),
+            idle_since: now,
         }
     }
 
     fn is_idle(&self) -> bool {
-        self.asking.is_empty() && self.waiting.is_empty()
+        self.asking.is_empty() && self.unbounded == 0 && self.waiting.is_empty()
     }
 
-    /// Once nobody has waited for long, the earlier callers say nothing of those that come.
-    fn forget_if_outdated(&mut self) {
-        if self.is_idle() && self.idle_since.elapsed() > WAITLIST_KEPT {
-            // The numbers go on: an earlier caller that was told may not have left yet.
-            (self.given_up, self.is_overloaded) = (0.0, false);
+    /// A caller comes, and asks or waits here.
+    fn enter(
+        &mut self,
+        until: Option<Instant>,
+        now: Instant,
+    ) -> std::result::Result<Option<Key>, (Key, oneshot::Receiver<Result<Slot>>)> {
+        if self.is_idle() {
+            let idle = now.saturating_duration_since(self.idle_since);
+            if idle > WAITLIST_KEPT {
+                // The earlier callers say nothing of those that come.
+                (self.turn, self.dropped_after, self.since) = (0.0, None, now);
+            } else {
+                self.since += idle;
+            }
         }
+        self.drop_late(now);
+        self.arrivals += 1;
+        let number = self.arrivals;
+        let dropped = self
+            .dropped_after
+            .map(|after| now + Duration::from_secs_f64(PATIENT * after));
+        match dropped.into_iter().chain(until).min() {
+            Some(leaves) if self.ahead() > 0 && leaves < self.turn_expected(now) => {
+                let (admit, admitted) = oneshot::channel();
+                self.waiting.insert((leaves, number), Waiting { until, admit });
+                Err(((leaves, number), admitted))
+            }
+            _ => Ok(self.ask(until, number)),
+        }
+    }
+
+    /// This caller asks from now on.
+    fn ask(&mut self, until: Option<Instant>, number: u64) -> Option<Key> {
+        let key = until.map(|until| (until, number));
+        match key {
+            Some(key) => drop(self.asking.insert(key)),
+            None => self.unbounded += 1,
+        }
+        key
     }
 
     /// A caller whose bound is over takes no place, though it stays until its future is polled.
-    fn has_place(&self, now: Instant) -> bool {
-        if !self.is_overloaded {
-            return true;
-        }
-        let most = self.places.floor() * f64::from(self.capacity);
-        let mut asked = 0.0;
-        let in_time = |(until, _): &&(Option<Instant>, u32)| until.is_none_or(|until| now < until);
-        // Once they are too many, the rest need not be looked at.
-        !self.asking.values().filter(in_time).any(|(_, weight)| {
-            asked += f64::from(*weight);
-            asked >= most
-        })
-    }
-
-    /// A wait has ended.
-    fn ended(&mut self, given_up: bool) {
-        self.given_up += (f64::from(given_up) - self.given_up) / LAST;
-        if self.given_up > OVERLOADED {
-            self.is_overloaded = true;
-        } else if self.given_up < SERVED {
-            self.is_overloaded = false;
+    fn drop_late(&mut self, now: Instant) {
+        while self.asking.first().is_some_and(|(until, _)| *until <= now) {
+            self.asking.pop_first();
         }
     }
 
-    /// The wait of a caller that asked for this share of the lock has ended.
-    fn asked(&mut self, share: f64, given_up: bool) {
-        self.places = match given_up {
-            true => (LEFT.powf(share) * self.places).max(1.0),
-            false => (self.places + share / self.places).min(f64::from(PLACES)),
+    /// How many callers ask.
+    fn ahead(&self) -> usize {
+        self.asking.len() + self.unbounded
+    }
+
+    /// By when the next caller that asks is expected to have its turn.
+    fn turn_expected(&self, now: Instant) -> Instant {
+        let turn = Duration::from_secs_f64(self.turn);
+        let late = now.saturating_duration_since(self.since).saturating_sub(turn);
+        // Those ahead, and the one that has its turn.
+        let turns = (self.ahead() + 1) as f64;
+        now + late + turn.mul_f64(turns + turns.sqrt())
+    }
+
+    /// One of those that asked has the lock.
+    fn granted(&mut self, now: Instant) {
+        let took = now.saturating_duration_since(self.since).as_secs_f64();
+        self.turn += (took - self.turn) / LAST;
+        self.since = now;
+    }
+
+    /// A caller was dropped that had waited for so long.
+    fn dropped(&mut self, after: Duration) {
+        let after = after.as_secs_f64();
+        let mean = self.dropped_after.get_or_insert(after);
+        *mean += (after - *mean) / LAST;
+    }
+
+    /// Takes out the next one that waits and has a place now.
+    fn next(&mut self, now: Instant) -> Option<(Option<Key>, oneshot::Sender<Result<Slot>>)> {
+        self.drop_late(now);
+        let in_time = self.waiting.range((self.turn_expected(now), 0)..).next();
+        let key = match in_time {
+            Some((key, _)) => *key,
+            // Nobody is expected to be served in time, but one asks. The last one has the best chance.
+            None if self.ahead() == 0 => *self.waiting.range((now, u64::MAX)..).next_back()?.0,
+            None => return None,
         };
-        self.ended(given_up);
-    }
-
-    /// Takes out the next one that waits, and says whether it has a place, or comes too late.
-    fn next(&mut self, now: Instant) -> Option<(u64, Waiting, bool)> {
-        if !self.has_place(now) {
-            return None;
-        }
-        let is_oldest = !self.is_overloaded || self.admissions % OLDEST == OLDEST - 1;
-        let (number, waiting) = match is_oldest {
-            true => self.waiting.pop_first()?,
-            false => self.waiting.pop_last()?,
-        };
-        let is_in_time = waiting.until.is_none_or(|until| now < until);
-        if is_in_time {
-            self.admissions += 1;
-            self.asking.insert(number, (waiting.until, waiting.weight));
-        } else {
-            self.ended(true);
-        }
-        Some((number, waiting, is_in_time))
+        let Waiting { until, admit } = self.waiting.remove(&key)?;
+        Some((self.ask(until, key.1), admit))
     }
 }
 
@@ -344,13 +358,14 @@ enum Entered {
 #[derive(Debug)]
 struct Slot {
     callers: Arc<Callers>,
-    number: u64,
+    asks: Option<Key>,
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.callers.change(|state| {
-            state.asking.remove(&self.number);
+        self.callers.change(|state, _| match &self.asks {
+            Some(key) => drop(state.asking.remove(key)),
+            None => state.unbounded -= 1,
         });
     }
 }
@@ -359,15 +374,40 @@ impl Drop for Slot {
 /// message is dropped too, and with it the slot.
 struct Application {
     callers: Arc<Callers>,
-    number: u64,
+    key: Key,
+    until: Option<Instant>,
+    began: Instant,
     admitted: oneshot::Receiver<Result<Slot>>,
+}
+
+impl Application {
+    /// Waits until this caller has a place, or asks since it has waited for longer than those that leave.
+    async fn admitted(&mut self) -> Option<Result<Slot>> {
+        let leaves = self.key.0;
+        if self.until.is_none_or(|until| leaves < until) {
+            tokio::select! {
+                biased;
+                admitted = &mut self.admitted => return admitted.ok(),
+                () = sleep_until(leaves) => {}
+            }
+            let asks = self.callers.change(|state, _| {
+                let waiting = state.waiting.remove(&self.key)?;
+                Some(state.ask(waiting.until, self.key.1))
+            });
+            if let Some(asks) = asks {
+                let callers = Arc::clone(&self.callers);
+                return Some(Ok(Slot { callers, asks }));
+            }
+        }
+        (&mut self.admitted).await.ok()
+    }
 }
 
 impl Drop for Application {
     fn drop(&mut self) {
-        self.callers.change(|state| {
-            if state.waiting.remove(&self.number).is_some() {
-                state.ended(true);
+        self.callers.change(|state, now| {
+            if state.waiting.remove(&self.key).is_some() && self.until.is_none_or(|until| now < until) {
+                state.dropped(now - self.began);
             }
         });
     }
@@ -377,8 +417,9 @@ impl Drop for Application {
 struct Asking<'a> {
     gate: &'a Gate,
     channel: &'a Arc<str>,
+    began: LocalTime,
+    until: Option<Instant>,
     slot: Option<Slot>,
-    share: f64,
     end: End,
 }
 
@@ -390,26 +431,22 @@ enum End {
     Failed,
 }
 
-impl Asking<'_> {
-    /// Those that wait would fail in the same way.
-    fn refuse_others(&self, error: &Error) {
-        let of_this_grant = matches!(error, Error::NotReplicated { .. });
-        if let Some(Slot { callers, .. }) = self.slot.as_ref().filter(|_| !of_this_grant) {
-            callers.refuse(error);
-        }
-    }
-}
-
 impl Drop for Asking<'_> {
     fn drop(&mut self) {
+        let waited = || self.gate.place.client().now().since(self.began);
         let callers = match (&self.slot, self.end) {
             (_, End::Failed) => return,
             (Some(slot), _) => Some(Arc::clone(&slot.callers)),
-            (None, End::GivenUp) => Some(self.gate.callers_with(self.channel)),
+            (None, End::GivenUp) => Some(self.gate.callers_with(self.channel, waited())),
             (None, End::Granted) => self.gate.callers(self.channel),
         };
         let Some(callers) = callers else { return };
-        // Its place is given back after that, so that it counts for who has it next.
-        locked(&callers.0).asked(self.share, self.end == End::GivenUp);
+        // Its place is given back after that.
+        let (mut state, now) = (locked(&callers.0), Instant::now());
+        match self.end {
+            End::Granted => state.granted(now),
+            _ if self.until.is_none_or(|until| now < until) => state.dropped(waited()),
+            _ => {}
+        }
     }
 }

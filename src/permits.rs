@@ -19,11 +19,6 @@ pub(crate) struct Permits {
 }
 
 impl Permits {
-    /// What a hold of a plain lock comes to.
-    pub(crate) const OF_A_LOCK: Permits = Permits {
-        weight: 1,
-        capacity: 1,
-    };
     /// What a reader takes.
     pub(crate) const READER: Permits = Permits {
         weight: 1,
@@ -34,11 +29,6 @@ impl Permits {
         weight: MOST_PERMITS,
         capacity: MOST_PERMITS,
     };
-
-    /// The part of a lock that a guard takes.
-    pub(crate) fn share(self) -> f64 {
-        f64::from(self.weight) / f64::from(self.capacity)
-    }
 }
 
 /// What a lock gives to its guards.

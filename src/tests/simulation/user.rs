@@ -11,6 +11,12 @@ use super::server::Server;
 use crate::permits::{Gives, Permits};
 use crate::{Error, Lock, LockGuard, LockManager, Owner, Result};
 
+/// A lock counts as a semaphore of one permit.
+const OF_A_LOCK: Permits = Permits {
+    weight: 1,
+    capacity: 1,
+};
+
 pub(super) struct User {
     pub(super) client: usize,
     pub(super) manager: LockManager,
@@ -140,7 +146,7 @@ impl User {
     fn side(&mut self, lock: usize) -> (Lock, Permits) {
         let (name, gives) = &self.locks[lock];
         match *gives {
-            Gives::Itself => (self.manager.lock(name), Permits::OF_A_LOCK),
+            Gives::Itself => (self.manager.lock(name), OF_A_LOCK),
             Gives::Permits(usual) => {
                 let capacity = usual + if self.capacities { self.rng.u32(..3) } else { 0 };
                 let weight = match self.rng.u8(..4) {
@@ -218,7 +224,7 @@ impl User {
     /// Releases a lock by force.
     async fn force(&mut self) {
         let lock = self.rng.usize(..self.locks.len());
-        let op = (self.history).asked(self.client, lock, Permits::OF_A_LOCK, Way::Try, false);
+        let op = (self.history).asked(self.client, lock, OF_A_LOCK, Way::Try, false);
         let (name, gives) = &self.locks[lock];
         let lock = whole(&self.manager, *gives, name);
         let forced: Result<Option<_>, Error> = async {

@@ -131,7 +131,11 @@ impl Subscriber {
             "{error} (SUBSCRIBE {name}: the user needs the channels {pattern})"
         ));
         let failure = Failure::Refused(error);
-        self.refused.retain(|_, (at, _)| at.elapsed() < REFUSED_FOR);
+        if self.refused.len() == self.refused.capacity() {
+            self.refused.retain(|_, (at, _)| at.elapsed() < REFUSED_FOR);
+            // As many as are left now fit before the next scan.
+            self.refused.reserve(self.refused.len() + 1);
+        }
         self.refused
             .insert(Arc::clone(name), (Instant::now(), failure.clone()));
         self.end(name, &failure);
