@@ -1,6 +1,7 @@
 //! More is asked for than can be served, and callers give up. `benches/README.md` says how to run it and how
 //! to read it.
 
+mod crowd;
 mod part;
 mod patience;
 mod patient;
@@ -30,6 +31,8 @@ enum What {
     Patience(patience::Arguments),
     /// How long callers that never give up wait among those that do
     Patient(patient::Arguments),
+    /// What other locks of a client feel while very many of its callers give up
+    Crowd(crowd::Arguments),
     /// Goodput second by second, while the server stops for a time
     Stall(stall::Arguments),
     /// One client process
@@ -48,6 +51,7 @@ async fn main() -> ExitCode {
     let outcome = match Arguments::parse().what {
         What::Patience(arguments) => patience::run(&arguments).await,
         What::Patient(arguments) => patient::run(&arguments).await,
+        What::Crowd(arguments) => crowd::run(&arguments).await,
         What::Stall(arguments) => stall::run(&arguments).await,
         What::Part(arguments) => part::run(&arguments).await,
     };

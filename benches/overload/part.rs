@@ -69,7 +69,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_enum)]
     strategy: Strategy,
     #[arg(long)]
-    patience_ms: u64,
+    patience_us: u64,
     #[arg(long)]
     seconds: usize,
     /// The beginning of the names of the locks
@@ -164,7 +164,7 @@ impl Load {
             .args(["--held", &self.held.to_string()])
             .args(["--tasks", &(self.tasks / self.processes).to_string()])
             .args(["--locks", &self.locks.to_string()])
-            .args(["--patience-ms", &patience.as_millis().to_string()])
+            .args(["--patience-us", &patience.as_micros().to_string()])
             .args(["--seconds", &seconds.to_string()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -266,7 +266,7 @@ pub(crate) async fn run(arguments: &Arguments) -> Outcome<()> {
         acquired: (0..arguments.seconds).map(|_| AtomicU64::new(0)).collect(),
         gave_up: AtomicU64::new(0),
     });
-    let patience = Duration::from_millis(arguments.patience_ms);
+    let patience = Duration::from_micros(arguments.patience_us);
     let mut tasks = JoinSet::new();
     for task in 0..arguments.load.tasks {
         let name = format!("{}:{}", arguments.names, task % arguments.load.locks);

@@ -12,9 +12,9 @@ use crate::part::{Load, Strategy};
 pub(crate) struct Arguments {
     #[command(flatten)]
     load: Load,
-    /// How long a caller waits before it gives up
-    #[arg(long, value_delimiter = ',', default_values_t = [100, 60, 20])]
-    patience_ms: Vec<u64>,
+    /// How long a caller waits before it gives up: so many times the mean wait of callers with much patience
+    #[arg(long, value_delimiter = ',', default_values_t = [0.8, 1.0, 1.2, 2.0])]
+    patience: Vec<f64>,
     #[arg(long, value_enum, default_value_t = Strategy::Fairlock)]
     strategy: Strategy,
     /// When the server stops
@@ -38,7 +38,19 @@ pub(crate) async fn run(arguments: &Arguments) -> Outcome<()> {
         arguments.strategy.name(),
         at + stall
     );
-    for &patience_ms in &arguments.patience_ms {
+    let server = Server::start().await;
+    let much = Duration::from_secs(10);
+    let seen = load
+        .run(&server.url(), arguments.strategy, much, 4, async || {})
+        .await?;
+    let mean = load.tasks as f64 / seen.rate();
+    println!(
+        "with much patience: {:.0}/s, a mean wait of {:.1} ms",
+        seen.rate(),
+        mean * 1000.0
+    );
+    drop(server);
+    for times in &arguments.patience {
         let server = Server::start().await;
         let stalls = async || {
             tokio::time::sleep(Duration::from_secs(at as u64)).await;
@@ -46,7 +58,7 @@ pub(crate) async fn run(arguments: &Arguments) -> Outcome<()> {
             tokio::time::sleep(Duration::from_secs(stall as u64)).await;
             server.resume();
         };
-        let patience = Duration::from_millis(patience_ms);
+        let patience = Duration::from_secs_f64(times * mean);
         let seen = load
             .run(
                 &server.url(),
@@ -59,10 +71,11 @@ pub(crate) async fn run(arguments: &Arguments) -> Outcome<()> {
         let before = seen.acquired[1..at].iter().sum::<u64>() as f64 / (at - 1) as f64;
         let back = seen.acquired[at + stall..]
             .iter()
-            .position(|&acquired| acquired as f64 >= 0.9 * before);
+            .position(|&acquired| acquired as f64 >= 0.8 * before);
         println!(
-            "patience {patience_ms} ms: at most {} MiB more, close {:.0} ms, {} unconfirmed; \
-             back at 0.9 of the earlier rate: {}",
+            "patience of {times} mean waits: {} gave up, at most {} MiB more, close {:.0} ms, {} unconfirmed; \
+             back at 0.8 of the earlier rate: {}",
+            seen.gave_up,
             seen.memory.round(),
             seen.close.as_secs_f64() * 1000.0,
             seen.unconfirmed,
