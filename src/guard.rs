@@ -6,12 +6,13 @@ mod token;
 use std::fmt;
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use self::token::HoldOrTurn;
 pub use self::token::HoldToken;
 use crate::engine::client::Client;
 use crate::engine::counters::{Counters, Holding, How};
-use crate::error::{HoldEnd, Lost, Result};
+use crate::error::{HoldEnd, Invalid, Lost, Result};
 use crate::fence::Fence;
 use crate::lease::Lease;
 use crate::local_queue::turn::Turn;
@@ -360,6 +361,43 @@ impl LockGuard {
         runtime.serves(renewed).await?;
         self.check()?;
         Ok(self.lease())
+    }
+
+    /// Sets how long from now on the lock stays taken at least, even if it is released sooner.
+    /// [`Lock::at_least`](crate::Lock::at_least) sets that for each guard, from its grant on. With `None`, the
+    /// release frees the lock at once: another instance can do work that has failed, or that could not begin.
+    /// It does no I/O. The last call counts.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`](crate::Error::Invalid) for a time that the lock must not have, for any time in a
+    /// [quorum](crate::Quorum), and for any time with [local hand-off](crate::Lock::local_handoffs). The
+    /// guard stays as it was.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// # async fn send_report() -> Result<(), &'static str> { Err("no route to host") }
+    /// use std::time::Duration;
+    ///
+    /// let nightly = locks.lock("job:nightly").at_least(Duration::from_secs(50));
+    /// let guard = nightly.try_acquire().await?;
+    /// if send_report().await.is_err() {
+    ///     guard.at_least(None)?; // another instance may do better
+    /// }
+    /// guard.release().await?;
+    /// assert!(nightly.try_acquire().await.is_ok());
+    /// # Ok(()) }
+    /// ```
+    pub fn at_least(&self, at_least: impl Into<Option<Duration>>) -> Result<()> {
+        match (&self.kept, at_least.into()) {
+            (Kept::Hold(held), at_least) => Ok(held.keep_for(at_least)?),
+            (Kept::Turn(_), None) => Ok(()),
+            (Kept::Turn(_), Some(_)) => {
+                let why = "at_least: must not be set for a guard with local hand-off; set it for the lock";
+                Err(Invalid::new(why).into())
+            }
+        }
     }
 
     /// Makes the guard of a [writer](crate::RwLock::write) that of a reader, in one round trip. The readers

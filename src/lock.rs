@@ -19,6 +19,7 @@ use crate::options::{LockOptions, check_group};
 use crate::owner::Owner;
 use crate::permits::{Gives, Permits};
 use crate::place::Place;
+use crate::place::held::not_kept_in_a_quorum;
 use crate::status::Kind;
 use crate::store::keys::Keys;
 use crate::time::deadline::LeaseTerms;
@@ -284,6 +285,11 @@ impl Lock {
         self.gives == other.gives && self.options == other.options && self.owner == other.owner
     }
 
+    /// How long each of its guards keeps it taken at least.
+    pub(crate) fn kept_for(&self) -> Option<Duration> {
+        self.options.at_least
+    }
+
     pub(crate) fn kind(&self) -> Kind {
         self.gives.kind()
     }
@@ -346,9 +352,7 @@ impl Lock {
             ));
         }
         if self.options.at_least.is_some() {
-            return Err(Invalid::new(
-                "at_least: must not be set in a quorum; keep the guard for that long, or use one server",
-            ));
+            return Err(not_kept_in_a_quorum());
         }
         Ok(())
     }
@@ -458,9 +462,13 @@ impl Lock {
     ///
     /// While the work goes on, the lease is renewed as usual. A release sets the time until which the lock
     /// stays taken, and nobody renews that. The time counts from the grant, by the server's clock in whole
-    /// milliseconds, so it can be shorter by less than one. Others can wait for its end: they sleep, and
-    /// learn the time when they ask. [`status`](Self::status) shows the lock as
+    /// milliseconds, so it can be shorter by less than one. In a [set](crate::LockSet) it counts from the
+    /// moment when all locks are held. A call that returns no guard keeps nothing. Others can wait for the
+    /// end of the time: they sleep, and learn it when they ask. [`status`](Self::status) shows the lock as
     /// [`kept`](crate::Holder::kept), and [`force_release`](Self::force_release) ends it.
+    ///
+    /// [`LockGuard::at_least`] sets another time, or none, for one guard: for work that has failed, and that
+    /// another instance shall do.
     ///
     /// It needs a release, which dropping the guard is too. If the process dies, or the lease is lost, the
     /// lock is free when the lease ends, so that another instance can do the work. If it should stay taken

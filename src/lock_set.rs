@@ -128,7 +128,8 @@ impl LockSet {
     /// - [`Error::Invalid`] for no lock at all, for locks of two managers, and for one name with two
     ///   settings.
     ///
-    /// The locks that the call has by then are released in the background.
+    /// The locks that the call has by then are released in the background, and none is kept for
+    /// [`at_least`](Lock::at_least).
     ///
     /// # Cancel safety
     /// Dropping the future at any point leaves no holder and no queue entry. The locks that it has are
@@ -289,9 +290,14 @@ impl LockSet {
                 guard = ask.of(lock) => guard?,
                 lost = taken.first_lost() => return Err(lost.into()),
             };
+            // The caller has none of the locks before it has all.
+            guard.at_least(None)?;
             taken.guards.push(guard);
         }
         taken.check()?;
+        for (lock, guard) in locks.iter().zip(&taken.guards) {
+            guard.at_least(lock.kept_for())?;
+        }
         let place_of = |given: &Lock| locks.iter().position(|lock| lock.id() == given.id());
         taken.places = self.locks.iter().filter_map(place_of).collect();
         Ok(taken)

@@ -156,21 +156,27 @@ impl LockOptions {
             claim_window: manager.claim_window(),
         };
         if let Some(at_least) = self.at_least {
-            check_span("at_least", at_least, MIN_AT_LEAST, MAX_KEPT)?;
-            let longest = terms.longest();
-            if at_least > longest {
-                let limit = if terms.ends_by_max_hold() {
-                    "max_hold"
-                } else {
-                    "lease"
-                };
-                return Err(Invalid::new(format!(
-                    "at_least {at_least:?}: must not be longer than {limit}, {longest:?}"
-                )));
-            }
+            check_at_least(at_least, &terms)?;
         }
         Ok(terms)
     }
+}
+
+/// Refuses a time for which a hold with these terms must not keep its lock.
+pub(crate) fn check_at_least(at_least: Duration, terms: &LeaseTerms) -> Result<(), Invalid> {
+    check_span("at_least", at_least, MIN_AT_LEAST, MAX_KEPT)?;
+    let longest = terms.longest();
+    if at_least > longest {
+        let limit = if terms.ends_by_max_hold() {
+            "max_hold"
+        } else {
+            "lease"
+        };
+        return Err(Invalid::new(format!(
+            "at_least {at_least:?}: must not be longer than {limit}, {longest:?}"
+        )));
+    }
+    Ok(())
 }
 
 pub(crate) fn check_group(group: &str) -> Result<(), Invalid> {

@@ -20,11 +20,14 @@ pub(crate) async fn hold(hold: &Hold) -> Result<u8, Failure> {
     let place = Place::of(&hold.connection)?;
     let report = Report::of(&hold.taking)?;
     let mut signals = Signals::catch()?;
-    let held = Held::take(&hold.taking, &place, None, &mut signals, &report).await?;
+    let mut held = Held::take(&hold.taking, &place, None, &mut signals, &report).await?;
     let fences = held.fences(&hold.taking);
+    // A script may do its work, and end, before this process knows that the fence is written.
+    held.begin_work();
     let unwritten = output::write_or_tell(Sink::Stdout, format!("{fences}\n").into_bytes());
     tokio::select! {
         Some(error) = failed(unwritten) => {
+            held.end_work_undone();
             held.give_back(&mut signals, &report).await;
             return Err(Failure::new(IO, format!("the fence cannot be written: {error}")));
         }

@@ -72,7 +72,7 @@ impl Nesting {
         if holder.is_none_or(|holder| holder.fence.get() != above.fence) {
             return Ok(None);
         }
-        let lock = lock.clone().owner(&above.owner).at_least(None);
+        let lock = lock.clone().owner(&above.owner);
         match lock.try_acquire().await {
             Ok(joined) if joined.fence().get() == above.fence => Ok(Some(joined)),
             // The hold has ended after that look. What this one has taken, it gives back.

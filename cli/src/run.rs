@@ -49,7 +49,7 @@ pub(crate) async fn run(run: &Run) -> Result<u8, Failure> {
             Ok(LOST)
         }
         Ok(End::NotStarted(error)) => {
-            held.give_back_unused(&mut signals, &report).await;
+            held.give_back(&mut signals, &report).await;
             Err(not_started(&command, &error))
         }
         Err(error) => {

@@ -64,6 +64,7 @@ pub(crate) async fn run(
         Err(error) => return Ok(End::NotStarted(error)),
     };
     HAS_COMMAND.store(true, Ordering::Relaxed);
+    grants.iter().for_each(Grant::begin_work);
     let mut job = Job {
         terminal: Terminal::controlling(),
         child,

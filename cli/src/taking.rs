@@ -37,8 +37,18 @@ pub(crate) struct Held {
 /// One lock that is held.
 pub(crate) struct Grant {
     pub(crate) guard: LockGuard,
-    lock: Lock,
+    /// How long it stays taken at least once work under it has begun.
+    at_least: Option<Duration>,
     pub(crate) since: Instant,
+}
+
+impl Grant {
+    /// Work begins under the lock. Until then, its end keeps nothing taken, so that another machine can do
+    /// the work.
+    pub(crate) fn begin_work(&self) {
+        // It was checked before a server was asked.
+        let _ = self.guard.at_least(self.at_least);
+    }
 }
 
 impl Held {
@@ -54,7 +64,8 @@ impl Held {
         let owner = nesting.and_then(Nesting::owner);
         let options = |locks: &LockManager, name: &str| with_options(locks, name, taking, owner.as_ref());
         for name in taking.names() {
-            place.check(|locks| options(locks, name)).await?;
+            let kept = |locks: &LockManager| options(locks, name).at_least(taking.at_least);
+            place.check(kept).await?;
         }
         for hint in taking.names().filter_map(hint).filter(|_| !report.is_quiet()) {
             report.words(&hint);
@@ -125,27 +136,17 @@ impl Held {
         close(&self.locks).await;
     }
 
-    /// The same for locks under which nothing was done. They are not kept for `--at-least`, so that another
-    /// machine can do the work.
-    pub(crate) async fn give_back_unused(mut self, signals: &mut Signals, report: &Report) {
-        let unused: Vec<_> = (self.grants.iter())
-            .map(|grant| (grant.lock.clone(), grant.guard.fence()))
-            .collect();
-        self.release(signals, report).await;
-        for (lock, fence) in unused {
-            let free = async {
-                let holders = lock.status().await?.holders;
-                // An outer `run` may still hold it under the same fence.
-                if holders.iter().any(|holder| holder.kept && holder.fence == fence) {
-                    lock.force_release(fence).await?;
-                }
-                Ok::<(), Error>(())
-            };
-            if let Ok(Err(error)) = timeout(PATIENCE, free).await {
-                report.words(&format!("{} may stay taken: {error}", lock.name()));
-            }
+    /// Work begins under the locks.
+    pub(crate) fn begin_work(&self) {
+        self.grants.iter().for_each(Grant::begin_work);
+    }
+
+    /// The work could not begin after all.
+    pub(crate) fn end_work_undone(&mut self) {
+        for grant in &mut self.grants {
+            grant.at_least = None;
+            grant.begin_work();
         }
-        close(&self.locks).await;
     }
 
     async fn release(&mut self, signals: &mut Signals, report: &Report) {
@@ -205,9 +206,13 @@ async fn take_all(
             acquired = join_or_acquire(nesting, &lock, taking, began) => acquired,
             never = tell_who_is_in_front(&lock, taking, report, began) => match never {},
         };
-        let guard = acquired.map_err(|error| refusal(error, lock.name(), taking, report))?;
+        let (guard, at_least) = acquired.map_err(|error| refusal(error, lock.name(), taking, report))?;
         let since = Instant::now();
-        grants.push(Grant { guard, lock, since });
+        grants.push(Grant {
+            guard,
+            at_least,
+            since,
+        });
     }
     Ok(grants)
 }
@@ -239,21 +244,22 @@ fn with_options(locks: &LockManager, name: &str, taking: &Taking, owner: Option<
     if let Some(owner) = owner {
         lock = lock.owner(owner);
     }
-    lock.max_hold(taking.max_hold).at_least(taking.at_least)
+    lock.max_hold(taking.max_hold)
 }
 
+/// Returns how long the lock stays taken at least, too. For a hold that is joined, the process above decides.
 async fn join_or_acquire(
     nesting: Option<&Nesting>,
     lock: &Lock,
     taking: &Taking,
     began: Instant,
-) -> fairlock::Result<LockGuard> {
+) -> fairlock::Result<(LockGuard, Option<Duration>)> {
     if let Some(nesting) = nesting {
         if let Some(joined) = nesting.join(lock).await? {
-            return Ok(joined);
+            return Ok((joined, None));
         }
     }
-    acquire(lock, taking, began).await
+    Ok((acquire(lock, taking, began).await?, taking.at_least))
 }
 
 /// The time to connect is a part of the wait. No wait at all is still one attempt.

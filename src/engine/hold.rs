@@ -16,9 +16,10 @@ use tokio::sync::Semaphore;
 use crate::engine::counters::{Counters, End, Holding, How};
 use crate::engine::metrics::Group;
 use crate::engine::pending_calls::PendingCalls;
-use crate::error::{HoldEnd, Lost};
+use crate::error::{HoldEnd, Invalid, Lost};
 use crate::fence::Fence;
 use crate::lease::{Lease, LeaseState};
+use crate::options::check_at_least;
 use crate::owner::Owner;
 use crate::permits::Permits;
 use crate::status::Kind;
@@ -71,8 +72,8 @@ struct State {
     /// Whether the server knows that this client has heard of its grant.
     claimed: bool,
     in_doubt: bool,
-    /// When a guard had the hold: from when on its release keeps the lock taken, if the terms say so.
-    kept_from: Option<ServerTime>,
+    /// How long its release keeps the lock taken, and from when on. `None` while no caller has the hold.
+    kept: Option<(Duration, ServerTime)>,
     /// The last fence that turns have used, on one server.
     last_turn: Option<Fence>,
     over: Option<HoldEnd>,
@@ -134,7 +135,7 @@ impl Hold {
                 local_cap,
                 claimed: !grant.pushed,
                 in_doubt: false,
-                kept_from: None,
+                kept: None,
                 over: None,
                 holding: None,
             }),
@@ -202,11 +203,23 @@ impl Hold {
         locked(&self.state).deadline
     }
 
-    /// The hold belongs to a guard, so work may begin. Without this call, its release keeps nothing taken.
+    /// The caller has the hold from its grant on, so work may begin. Without this call, its release keeps
+    /// nothing taken.
     pub(crate) fn mark_used(&self) {
-        if self.terms.at_least.is_some() {
-            locked(&self.state).kept_from = Some(self.granted_at);
+        if let Some(at_least) = self.terms.at_least {
+            locked(&self.state).kept = Some((at_least, self.granted_at));
         }
+    }
+
+    /// The release keeps the lock taken until so long after this call.
+    pub(crate) fn keep_for(&self, at_least: Option<Duration>) -> Result<(), Invalid> {
+        if let Some(at_least) = at_least {
+            check_at_least(at_least, &self.terms)?;
+        }
+        let mut state = locked(&self.state);
+        let from = since(&state, self.clock.now());
+        state.kept = at_least.map(|at_least| (at_least, from));
+        Ok(())
     }
 
     /// The fence of the present turn, or of the last one.
@@ -221,8 +234,8 @@ impl Hold {
         let state = locked(&self.state);
         let fence = state.fence;
         // The work of a hold that was lost may be unfinished.
-        let kept_from = (state.kept_from).filter(|_| state.over == Some(HoldEnd::Released));
-        if let Some((at_least, from)) = self.terms.at_least.zip(kept_from) {
+        let kept = (state.kept).filter(|_| state.over == Some(HoldEnd::Released));
+        if let Some((at_least, from)) = kept {
             let until = from.after(at_least);
             return ReleaseWhat::Keep {
                 fence,

@@ -1,6 +1,7 @@
 //! A lock that is held: on one server, or on a majority of several.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::engine::client::Client;
 use crate::engine::counters::{Counters, Holding, How};
@@ -61,11 +62,19 @@ impl Held {
         }
     }
 
-    /// A guard has it from now on, and uses it.
+    /// A caller has it from now on, and uses it.
     pub(crate) fn mark_used(&self) {
         // In a quorum, no release keeps the lock taken.
         if let Held::One(held) = self {
             held.hold().mark_used();
+        }
+    }
+
+    /// Has the release keep the lock taken until so long after now.
+    pub(crate) fn keep_for(&self, at_least: Option<Duration>) -> Result<(), Invalid> {
+        match self {
+            Held::One(held) => held.hold().keep_for(at_least),
+            Held::Majority(_) => at_least.map_or(Ok(()), |_| Err(not_kept_in_a_quorum())),
         }
     }
 
@@ -93,6 +102,11 @@ impl Held {
             Held::Majority(majority) => Box::pin(majority.release()).await,
         }
     }
+}
+
+/// The error of a lock of a quorum that is to stay taken after its release.
+pub(crate) fn not_kept_in_a_quorum() -> Invalid {
+    Invalid::new("at_least: must not be set in a quorum; keep the guard for that long, or use one server")
 }
 
 /// The error of a downgrade of what no writer has.

@@ -19,6 +19,9 @@ on_each_backend! {
     a_kept_lock_is_shown_and_can_be_taken_by_force,
     waiters_of_a_kept_lock_are_served_in_order,
     a_lock_with_local_handoffs_is_kept_too,
+    work_that_has_failed_leaves_the_lock_to_others_at_once,
+    a_guard_keeps_its_lock_from_the_moment_at_which_that_is_asked_for,
+    a_guard_refuses_a_time_that_its_lock_must_not_have,
     the_last_guard_of_an_owner_keeps_the_lock_from_the_owner_too,
 }
 
@@ -189,6 +192,54 @@ async fn a_lock_with_local_handoffs_is_kept_too(backend: Backend) {
     let _guard = next.unwrap().unwrap();
     let took = start.elapsed();
     assert!(took + ROUNDING >= AT_LEAST, "{took:?}");
+}
+
+async fn work_that_has_failed_leaves_the_lock_to_others_at_once(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
+    for lock in [here.lock("a"), here.semaphore("a", 1)] {
+        let guard = lock.at_least(HOUR).acquire().await.unwrap();
+        guard.at_least(None).unwrap();
+        guard.release().await.unwrap();
+    }
+    for lock in [there.lock("a"), there.semaphore("a", 1)] {
+        lock.try_acquire().await.expect("free").release().await.unwrap();
+    }
+}
+
+async fn a_guard_keeps_its_lock_from_the_moment_at_which_that_is_asked_for(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
+    let guard = here.lock("a").acquire().await.unwrap();
+    sleep(AT_LEAST / 2).await;
+    guard.at_least(HOUR).unwrap();
+    let start = Instant::now();
+    guard.at_least(AT_LEAST).unwrap();
+    guard.release().await.unwrap();
+    kept(&backend, &there.lock("a"), start).await;
+}
+
+async fn a_guard_refuses_a_time_that_its_lock_must_not_have(backend: Backend) {
+    let locks = backend.client().await;
+    let second = Duration::from_secs(1);
+    let cases = [
+        (locks.lock("a"), Duration::ZERO, "from 1ms"),
+        (locks.lock("a").max_hold(second), 2 * second, "max_hold, 1s"),
+        (
+            locks.lock("a").lease(second).renew(false),
+            2 * second,
+            "lease, 1s",
+        ),
+        (locks.lock("a").local_handoffs(64), second, "local hand-off"),
+    ];
+    for (lock, at_least, why) in cases {
+        let guard = lock.acquire().await.unwrap();
+        let Err(Error::Invalid(refused)) = guard.at_least(at_least) else {
+            panic!("{lock:?} with {at_least:?}");
+        };
+        assert!(refused.to_string().contains(why), "{refused}");
+        guard.at_least(None).unwrap();
+        guard.release().await.unwrap();
+    }
+    locks.lock("a").try_acquire().await.expect("none was kept");
 }
 
 async fn the_last_guard_of_an_owner_keeps_the_lock_from_the_owner_too(backend: Backend) {

@@ -25,6 +25,8 @@ on_each_backend! {
     work_with_a_set_returns_its_result_and_releases_all,
     the_release_of_a_set_tells_of_a_loss_and_frees_the_others,
     a_set_takes_locks_with_settings_of_their_own,
+    a_set_that_is_not_acquired_keeps_no_lock_taken,
+    at_least_begins_when_all_locks_of_a_set_are_held,
     wrong_sets_are_refused_before_anything_is_sent,
 }
 
@@ -268,6 +270,56 @@ async fn a_set_takes_locks_with_settings_of_their_own(backend: Backend) {
     assert_eq!(guard.get("b").unwrap().lease().length, short);
     guard.release().await.unwrap();
     outer.check().unwrap();
+}
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// No work has begun before the caller has all of the locks.
+async fn a_set_that_is_not_acquired_keeps_no_lock_taken(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
+    let held = there.lock("c").acquire().await.unwrap();
+    let set = LockSet::of(["a", "b", "c"].map(|name| here.lock(name).at_least(HOUR)));
+    let busy = set.try_acquire().await;
+    assert!(matches!(busy, Err(Error::Busy { .. })), "{busy:?}");
+    become_free(&there, &["a", "b"]).await;
+    let late = set.acquire_timeout(Duration::from_millis(50)).await;
+    assert!(matches!(late, Err(Error::Timeout { .. })), "{late:?}");
+    become_free(&there, &["a", "b"]).await;
+    let waiting = tokio::spawn(set.acquire());
+    backend.queued(&there.lock("c"), 1, 0).await;
+    waiting.abort();
+    become_free(&there, &["a", "b"]).await;
+    let waiting = tokio::spawn(set.acquire());
+    backend.queued(&there.lock("c"), 1, 0).await;
+    let fence = there.lock("b").status().await.unwrap().holder.unwrap().fence;
+    assert!(there.lock("b").force_release(fence).await.unwrap());
+    let lost = timeout(LONG, waiting).await.expect("told").unwrap();
+    assert!(matches!(lost, Err(Error::Lost(_))), "{lost:?}");
+    become_free(&there, &["a", "b"]).await;
+    held.release().await.unwrap();
+    set.acquire().await.unwrap().release().await.unwrap();
+    for name in ["a", "b", "c"] {
+        let holder = there.lock(name).status().await.unwrap().holder;
+        assert!(holder.is_some_and(|holder| holder.kept), "{name}");
+    }
+}
+
+async fn at_least_begins_when_all_locks_of_a_set_are_held(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
+    let held = there.lock("b").acquire().await.unwrap();
+    let at_least = Duration::from_millis(500);
+    let set = LockSet::of(["a", "b"].map(|name| here.lock(name).at_least(at_least)));
+    let waiting = tokio::spawn(set.acquire());
+    backend.queued(&there.lock("b"), 1, 0).await;
+    // The first lock is held for all of its time by then.
+    sleep(at_least).await;
+    let began = Instant::now();
+    held.release().await.unwrap();
+    let guard = timeout(LONG, waiting).await.expect("all are free");
+    guard.unwrap().unwrap().release().await.unwrap();
+    let _next = there.lock("a").acquire().await.unwrap();
+    let took = began.elapsed() + Duration::from_millis(2);
+    assert!(took >= at_least, "{took:?}");
 }
 
 async fn wrong_sets_are_refused_before_anything_is_sent(backend: Backend) {

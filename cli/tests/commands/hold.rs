@@ -99,7 +99,7 @@ async fn hold_whose_fence_cannot_be_written_ends_and_leaves_no_lock() {
         eprintln!("skipped: no /dev/full");
         return;
     };
-    let mut command = fairlock(&server.url(), &["hold", &name]);
+    let mut command = fairlock(&server.url(), &["hold", "--at-least", "1h", &name]);
     let child = command.stdout(full).spawn().unwrap();
     let output = tokio::time::timeout(LIMIT, child.wait_with_output()).await;
     let output = output.unwrap().unwrap();

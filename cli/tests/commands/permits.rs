@@ -172,6 +172,28 @@ async fn permits_are_kept_as_a_lock_is_but_not_for_a_command_that_cannot_be_star
     );
 }
 
+/// `status` lists 100 holders.
+#[tokio::test]
+async fn a_permit_beside_more_than_are_listed_is_not_kept_for_a_command_that_cannot_be_started() {
+    let server = Server::shared().await;
+    let name = name();
+    let semaphore = client(server).await.semaphore(&name, 150);
+    let held = futures_util::future::join_all((0..105).map(|_| semaphore.acquire())).await;
+    let ended = run(&[
+        "run",
+        "--of",
+        "150",
+        "--at-least",
+        "1h",
+        &name,
+        "/no/such/program",
+    ])
+    .await;
+    assert_eq!(ended.code, Some(127), "{ended:?}");
+    assert_eq!(semaphore.status().await.unwrap().permits_in_use, 105);
+    drop(held);
+}
+
 #[tokio::test]
 async fn bad_numbers_and_combinations_are_refused_before_a_server_is_asked() {
     let nobody = format!("redis://127.0.0.1:{}", free_port());

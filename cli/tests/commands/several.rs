@@ -314,6 +314,28 @@ async fn command_that_cannot_be_started_keeps_none_of_them() {
     assert!(is_free(&lock(server, &a).await).await && is_free(&lock(server, &b).await).await);
 }
 
+/// A job of several locks runs on another machine, or at another time, if one of them is busy.
+#[tokio::test]
+async fn locks_of_which_one_is_busy_are_not_kept() {
+    let server = Server::shared().await;
+    let [a, b] = names();
+    let held = lock(server, &b).await.acquire().await.unwrap();
+    for wait in [&["-n"][..], &["-w", "0.1"]] {
+        let command = ["--at-least", "1h", "--also", &a, &b, "true"];
+        let ended = run(&[&["run"], wait, &command].concat()).await;
+        assert_eq!(ended.code, Some(75), "{ended:?}");
+        assert!(is_free(&lock(server, &a).await).await, "{wait:?}");
+    }
+    let args = ["run", "--at-least", "1h", "--also", &a, &b, "true"];
+    let waiting = Running::start(&mut fairlock(&server.url(), &args));
+    until_waiting(&lock(server, &b).await, 1).await;
+    waiting.signal(Signal::SIGTERM);
+    let ended = waiting.ended().await;
+    assert_eq!(ended.code, Some(143), "{ended:?}");
+    assert!(is_free(&lock(server, &a).await).await);
+    held.release().await.unwrap();
+}
+
 #[tokio::test]
 async fn nested_run_joins_those_that_are_held_and_takes_the_others() {
     let [a, b] = names();

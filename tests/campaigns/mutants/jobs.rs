@@ -6,12 +6,14 @@ use super::{Edit, edit};
 const GUARD: &str = "src/guard.rs";
 const HOLD: &str = "src/engine/hold.rs";
 const LOCK: &str = "src/lock/asking.rs";
+const LOCK_SET: &str = "src/lock_set.rs";
 const OPTIONS: &str = "src/options.rs";
 const RELEASE: &str = "lua/release.lua";
 const RULES: &str = "src/store/operations/release.rs";
 const WAITLIST: &str = "src/engine/waitlist.rs";
 
 const JOBS: &[&str] = &["--test promises jobs::in_memory"];
+const SETS: &[&str] = &["--test promises sets::in_memory"];
 const SETTINGS: &[&str] = &["--test promises settings::"];
 const MODEL: &[&str] = &[AGAINST_RULES];
 
@@ -29,15 +31,19 @@ pub(super) const EDITS: &[Edit] = &[
         "      redis.call('PEXPIRE', lock_key, string.format('%d', lease_ms + RETENTION_MS))\n", "", MODEL),
     edit("the first waiter is told that a lock is kept", RELEASE, "      if first then", "      if false then", MODEL),
     edit("a lock is kept though the server refuses the message", RELEASE, "redis.pcall(publish,", "redis.call(publish,", MODEL),
-    edit("a lock is kept only after a guard had it", HOLD, "self.terms.at_least.zip(kept_from)",
-        "self.terms.at_least.map(|at_least| (at_least, self.granted_at))", JOBS),
+    edit("a lock is kept only after a guard had it", HOLD, "if let Some((at_least, from)) = kept {",
+        "if let Some((at_least, from)) = kept.or(self.terms.at_least.map(|at_least| (at_least, self.granted_at))) {", JOBS),
+    edit("a set keeps no lock before it has all", LOCK_SET, "            guard.at_least(None)?;\n", "", SETS),
+    edit("a set keeps its locks", LOCK_SET, "            guard.at_least(lock.kept_for())?;\n", "            let _ = lock.kept_for();\n", SETS),
+    edit("a guard keeps its lock from the moment at which that is asked for", HOLD, "let from = since(&state, self.clock.now());", "let from = self.granted_at;", JOBS),
+    edit("a guard keeps a lock for no longer than it may", HOLD, "            check_at_least(at_least, &self.terms)?;\n", "            let _ = check_at_least(at_least, &self.terms);\n", JOBS),
     edit("a lock whose hold was lost is not kept", HOLD, "state.over == Some(HoldEnd::Released)", "state.over.is_some()", &["--lib hold::"]),
-    edit("the time of a kept lock counts from its grant", HOLD, "let until = from.after(at_least);", "let until = ServerTime::MAX;", JOBS),
+    edit("a lock is kept for its time alone", HOLD, "let until = from.after(at_least);", "let until = ServerTime::MAX;", JOBS),
     edit("a guard uses its hold", GUARD, "        held.mark_used();\n", "", JOBS),
     edit("a lock that is to be kept has no local queue", LOCK, " && terms.at_least.is_none();", ";", JOBS),
     edit("a lock is kept for 30 days at most", OPTIONS,
-        "            check_span(\"at_least\", at_least, MIN_AT_LEAST, MAX_KEPT)?;\n", "", SETTINGS),
-    edit("a lock is kept for no longer than it is held at most", OPTIONS, "            if at_least > longest {", "            if false {", SETTINGS),
+        "    check_span(\"at_least\", at_least, MIN_AT_LEAST, MAX_KEPT)?;\n", "", SETTINGS),
+    edit("a lock is kept for no longer than it is held at most", OPTIONS, "    if at_least > longest {", "    if false {", SETTINGS),
     edit("a fixed lease lasts for 30 days at most, in a quorum for its longest lease", OPTIONS,
         "true => manager.longest_lease.unwrap_or(MAX_KEPT),", "true => Duration::MAX,", SETTINGS),
     edit("a waiter that is told that a lock is kept asks until when", WAITLIST, "Some(Push::Kept) => self.poll_now(),", "Some(Push::Kept) => {}", JOBS),
