@@ -248,6 +248,7 @@ pub(crate) async fn try_acquire(
     client.check_open()?;
     let calls = PendingCalls::new(params.terms.lease(), GivesUp::Unknown, params.floor());
     let request = params.next_request(&client);
+    background.write_withdrawals_of(&params.keys);
     let mut cancelled = Cancelled {
         waitlists: &waitlists,
         params: &params,

@@ -1,5 +1,8 @@
-//! What a client does without a caller. The background task renews holds, and withdraws requests. Releases of
-//! dropped guards have tasks of their own.
+//! What a client does without a caller. The background task renews holds, and repeats withdrawals. Releases
+//! of dropped guards have tasks of their own.
+//!
+//! What a drop leaves to do is written within the drop: the withdrawal of a request that is given up, and the
+//! release of a guard. So the next call of the same task finds nothing of either.
 //!
 //! A release is repeated until it is answered. A caller's release gives up after the `server_timeout`. Then a
 //! task goes on, as after a drop, and gives up one lease after the local deadline. Nothing is withdrawn
@@ -11,12 +14,13 @@ mod tests;
 mod withdrawals;
 
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Waker};
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::Notify;
 
 use self::renewer::{BATCH, BATCH_PAUSE, RenewalSchedule};
 use self::withdrawals::{Batch, Withdrawal, Withdrawals};
@@ -28,7 +32,7 @@ use crate::engine::pending_calls::PendingCalls;
 use crate::error::{Error, HoldEnd};
 use crate::store::ids::RequestId;
 use crate::store::keys::Keys;
-use crate::store::{Answer, Failure, Release, ReleaseOutcome, Withdrawn};
+use crate::store::{Failure, Release, ReleaseOutcome};
 use crate::sync::locked;
 use crate::sync::outstanding::{Outstanding, Token};
 use crate::time::backoff::Backoff;
@@ -42,23 +46,18 @@ const MOST_PENDING: usize = 10_000;
 pub(crate) struct Background {
     client: Arc<Client>,
     schedule: Mutex<RenewalSchedule>,
-    outbox: mpsc::UnboundedSender<OutgoingWithdrawal>,
-    inbox: Mutex<Option<mpsc::UnboundedReceiver<OutgoingWithdrawal>>>,
+    /// `None` once the background task has ended.
+    withdrawals: Mutex<Option<Withdrawals>>,
+    /// Whether the list has any, for calls that mostly find none.
+    has_withdrawals: AtomicBool,
     /// Counts outgoing messages that are not done yet, and tokens that [keep the client
     /// running](Background::keep_running).
     pending: Arc<Outstanding>,
     wake: Notify,
 }
 
-/// A withdrawal, and the keys of its lock.
-type OutgoingWithdrawal = (Arc<Keys>, Withdrawal);
-
-type Job = Pin<Box<dyn Future<Output = Done> + Send>>;
-
-enum Done {
-    Look(Arc<Hold>),
-    Withdrawn(Batch, Result<Answer<Withdrawn>, Failure>),
-}
+/// A look at a hold.
+type Job = Pin<Box<dyn Future<Output = Arc<Hold>> + Send>>;
 
 /// What the server has not confirmed yet. It keeps the client running.
 #[derive(Debug)]
@@ -70,12 +69,11 @@ struct Unconfirmed {
 
 impl Background {
     pub(super) fn new(client: Arc<Client>) -> Background {
-        let (outbox, inbox) = mpsc::unbounded_channel();
         Background {
-            client,
             schedule: Mutex::default(),
-            outbox,
-            inbox: Mutex::new(Some(inbox)),
+            withdrawals: Mutex::new(Some(Withdrawals::new(Arc::clone(&client)))),
+            has_withdrawals: AtomicBool::new(false),
+            client,
             pending: Arc::default(),
             wake: Notify::new(),
         }
@@ -140,9 +138,10 @@ impl Background {
 
     /// Makes sure that the server keeps nothing of a request that is never used again. The request is
     /// withdrawn immediately if an answered call may have left something on the server (`at_once`). It is
-    /// withdrawn again when none of its unanswered calls can run any more.
+    /// withdrawn again when none of its unanswered calls can run any more. Never blocks, and also works
+    /// outside a runtime.
     pub(super) fn withdraw(
-        &self,
+        self: &Arc<Self>,
         keys: &Arc<Keys>,
         request: &RequestId,
         at_once: bool,
@@ -155,15 +154,64 @@ impl Background {
                 at_once,
                 _unconfirmed: self.unconfirmed(),
             };
-            // If the receiver is gone, so are the runtime and the connection. The leases then expire by
+            // If the list is gone, so are the runtime and the connection. The leases then expire by
             // themselves.
-            let _ = self.outbox.send((Arc::clone(keys), withdrawal));
+            self.change_withdrawals(|withdrawals| withdrawals.add(keys, withdrawal));
+            if self.write_due_withdrawals().is_some() {
+                self.wake.notify_one();
+            }
         }
     }
 
-    async fn withdraw_batch(self: Arc<Self>, batch: Batch) -> Done {
-        let answer = self.client.call(batch.call(self.client.now())).await;
-        Done::Withdrawn(batch, answer)
+    /// Writes the withdrawals of a lock that wait for the answer to another call, so that the next call of
+    /// this task finds nothing of them.
+    pub(super) fn write_withdrawals_of(self: &Arc<Self>, keys: &Keys) {
+        // Those of this task are seen, whatever the ordering.
+        if !self.has_withdrawals.load(Ordering::Relaxed) {
+            return;
+        }
+        if let Some(batch) = self.change_withdrawals(|withdrawals| withdrawals.next_of(keys)) {
+            self.write_withdrawals(batch);
+        }
+    }
+
+    /// Writes the withdrawals that are due. Returns when the next ones are.
+    fn write_due_withdrawals(self: &Arc<Self>) -> Option<LocalTime> {
+        let forgets = self.client.is_closed() || self.pending() > MOST_PENDING;
+        while let Some(batch) = self.change_withdrawals(|withdrawals| withdrawals.next(forgets)) {
+            self.write_withdrawals(batch);
+        }
+        self.change_withdrawals(|withdrawals| withdrawals.due())
+    }
+
+    fn write_withdrawals(self: &Arc<Self>, batch: Batch) {
+        let this = Arc::clone(self);
+        self.begin(async move {
+            let answer = this.client.call(batch.call(this.client.now())).await;
+            this.change_withdrawals(|withdrawals| withdrawals.answered(batch, &answer));
+            // The background task goes on with those that waited for this answer.
+            this.wake.notify_one();
+        });
+    }
+
+    /// Changes the list of withdrawals. Those that are done are dropped after that, since this may wake
+    /// others.
+    fn change_withdrawals<T: Default>(&self, change: impl FnOnce(&mut Withdrawals) -> T) -> T {
+        let mut withdrawals = locked(&self.withdrawals);
+        let changed = withdrawals.as_mut().map(|withdrawals| {
+            let changed = change(withdrawals);
+            self.has_withdrawals
+                .store(!withdrawals.is_empty(), Ordering::Relaxed);
+            (changed, withdrawals.take_done())
+        });
+        drop(withdrawals);
+        changed.map(|(changed, _done)| changed).unwrap_or_default()
+    }
+
+    /// Forgets what is left to withdraw, since the background task has ended.
+    pub(super) fn end(&self) {
+        let withdrawals = locked(&self.withdrawals).take();
+        drop(withdrawals);
     }
 
     /// If the client is closed, has the background task check whether it can end.
@@ -175,28 +223,21 @@ impl Background {
 
     /// Runs the background task until the client is closed, no hold is alive and no outgoing message is left.
     pub(super) async fn run(self: Arc<Self>) {
-        let Some(mut inbox) = locked(&self.inbox).take() else {
-            return;
-        };
-        let mut jobs: FuturesUnordered<Job> = FuturesUnordered::new();
-        let mut withdrawals = Withdrawals::new(Arc::clone(&self.client));
-        let (mut looks, mut batch_over) = (0, LocalTime::ZERO);
+        let mut looks: FuturesUnordered<Job> = FuturesUnordered::new();
+        let mut batch_over = LocalTime::ZERO;
         loop {
-            let forgets = self.client.is_closed() || self.pending() > MOST_PENDING;
-            while let Some(batch) = withdrawals.next(forgets) {
-                jobs.push(Box::pin(Arc::clone(&self).withdraw_batch(batch)));
-            }
+            let next_withdrawal = self.write_due_withdrawals();
             let mut next_look = self.sleep_until_next();
-            if looks >= BATCH {
+            if looks.len() >= BATCH {
                 next_look = next_look.map(|next| next.max(batch_over));
             }
-            let next = [next_look, withdrawals.due()].into_iter().flatten().min();
+            let next = [next_look, next_withdrawal].into_iter().flatten().min();
             let is_closed = self.client.is_closed();
             if next.is_none() && is_closed && self.pending() == 0 {
                 return;
             }
-            // The timer comes first, so that no flow of outgoing messages delays a renewal. Each branch makes
-            // only a limited amount of work for the branches after it, so none starves.
+            // The timer comes first, so that nothing delays a renewal. Each branch makes only a limited
+            // amount of work for the branches after it, so none starves.
             tokio::select! {
                 biased;
                 () = self.client.clock.sleep_until(next.unwrap_or(LocalTime::ZERO)), if next.is_some() => {
@@ -204,21 +245,11 @@ impl Background {
                     if next_look.is_some_and(|at| at <= now) {
                         batch_over = now.after(BATCH_PAUSE);
                         for hold in self.due() {
-                            if let Some(job) = self.look(hold) {
-                                looks += 1;
-                                jobs.push(job);
-                            }
+                            looks.extend(self.look(hold));
                         }
                     }
                 }
-                Some(done) = jobs.next(), if !jobs.is_empty() => match done {
-                    Done::Look(hold) => {
-                        looks -= 1;
-                        self.watch(&hold);
-                    }
-                    Done::Withdrawn(batch, answer) => withdrawals.answered(batch, &answer),
-                },
-                Some((keys, withdrawal)) = inbox.recv() => withdrawals.add(&keys, withdrawal),
+                Some(hold) = looks.next(), if !looks.is_empty() => self.watch(&hold),
                 () = self.wake.notified() => {}
                 () = self.drained(), if is_closed && self.pending() > 0 => {}
             }
@@ -246,7 +277,14 @@ impl Background {
     /// Releases a hold that has left the schedule. Repeats the call until it is answered, or until `give_up`.
     /// After that the request is never used again. If the server did not answer, a release that `is_last`
     /// withdraws the request. Another one must be followed by a release.
-    pub(super) async fn release(&self, hold: &Hold, give_up: LocalTime, is_last: bool) -> Result<(), Error> {
+    pub(super) async fn release(
+        self: &Arc<Self>,
+        hold: &Hold,
+        give_up: LocalTime,
+        is_last: bool,
+    ) -> Result<(), Error> {
+        // Or the server would hand the lock to a request that has been given up.
+        self.write_withdrawals_of(&hold.keys);
         // Unsent calls must not run after the release. A poll that is already under way may run after it, and
         // may be answered before the release is. So the check for unanswered calls comes before the release.
         hold.calls.end();

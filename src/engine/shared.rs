@@ -119,6 +119,7 @@ struct Running {
 impl Drop for Running {
     fn drop(&mut self) {
         self.waitlists.close();
+        self.waitlists.background().end();
         self.waitlists.client().store.close();
         self.waitlists.client().runtime.ends();
     }

@@ -1,19 +1,67 @@
 //! How a tenure is asked for: by a task, so that it outlives the waiter that caused it.
 
 use std::convert::Infallible;
-use std::sync::Arc;
+use std::fmt;
+use std::future::poll_fn;
+use std::sync::{Arc, Mutex};
+use std::task::Poll;
 
+use futures_util::future::BoxFuture;
 use tokio::sync::oneshot;
 
 use super::LocalQueue;
-use crate::error::Error;
+use crate::error::{Error, Result};
+use crate::place::held::Held;
 use crate::sync::locked;
 
 /// A tenure that is asked for. Dropping this gives it up.
 #[derive(Debug)]
 pub(super) struct Asked {
     id: u64,
+    call: Arc<Call>,
     _asks: oneshot::Sender<Infallible>,
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        self.call.give_up();
+    }
+}
+
+/// The call that asks. The task polls it, and whoever gives it up drops it. So its request is withdrawn
+/// before the tenure that has just ended is released.
+#[derive(Default)]
+struct Call(Mutex<Option<BoxFuture<'static, Result<Held>>>>);
+
+impl Call {
+    fn begin(&self, call: BoxFuture<'static, Result<Held>>) {
+        *locked(&self.0) = Some(call);
+    }
+
+    /// Waits for the answer. Never returns once the call is given up.
+    async fn answer(&self) -> Result<Held> {
+        poll_fn(|context| {
+            let mut call = locked(&self.0);
+            let answer = call.as_mut().map(|call| call.as_mut().poll(context));
+            let answered = call.take_if(|_| answer.as_ref().is_some_and(Poll::is_ready));
+            drop(call);
+            drop(answered);
+            answer.unwrap_or(Poll::Pending)
+        })
+        .await
+    }
+
+    /// Never waits. If the task polls the call at this moment, it drops the call itself, once it is told.
+    fn give_up(&self) {
+        let call = self.0.try_lock().ok().and_then(|mut call| call.take());
+        drop(call);
+    }
+}
+
+impl fmt::Debug for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Call").finish_non_exhaustive()
+    }
 }
 
 /// The work of asking for tenures, one after the other. If it is dropped midway, because the runtime ends,
@@ -21,18 +69,28 @@ pub(super) struct Asked {
 #[derive(Debug)]
 pub(super) struct Ask {
     id: u64,
+    call: Arc<Call>,
     given_up: oneshot::Receiver<Infallible>,
     queue: Arc<LocalQueue>,
 }
 
 pub(super) fn of(id: u64, queue: &Arc<LocalQueue>) -> (Asked, Ask) {
     let (asks, given_up) = oneshot::channel();
+    let call = Arc::<Call>::default();
     let ask = Ask {
         id,
+        call: Arc::clone(&call),
         given_up,
         queue: Arc::clone(queue),
     };
-    (Asked { id, _asks: asks }, ask)
+    (
+        Asked {
+            id,
+            call,
+            _asks: asks,
+        },
+        ask,
+    )
 }
 
 impl Ask {
@@ -40,10 +98,14 @@ impl Ask {
     pub(super) async fn run(mut self) {
         let queue = Arc::clone(&self.queue);
         loop {
+            let asking = Arc::clone(&queue);
+            self.call.begin(Box::pin(async move {
+                asking.all.gate().acquire(&asking.tenure.hold, None).await
+            }));
             let held = tokio::select! {
                 biased;
                 _ = &mut self.given_up => return,
-                held = queue.all.gate().acquire(&queue.tenure.hold, None) => held,
+                held = self.call.answer() => held,
             };
             match held {
                 Ok(held) => queue.begin(held),

@@ -26,6 +26,7 @@ on_each_backend! {
     unread_grant_goes_to_the_next_waiter,
     a_release_dropped_at_any_poll_ends_released,
     a_task_that_drops_its_guard_finds_the_lock_free,
+    a_task_that_drops_its_waits_and_its_guard_finds_the_lock_free,
     with_dropped_midway_drops_the_work_and_releases,
     a_wait_that_is_dropped_loses_its_place,
 }
@@ -41,6 +42,7 @@ with_local_handoffs! {
     unread_grant_goes_to_the_next_waiter,
     a_release_dropped_at_any_poll_ends_released,
     a_task_that_drops_its_guard_finds_the_lock_free,
+    a_task_that_drops_its_waits_and_its_guard_finds_the_lock_free,
     with_dropped_midway_drops_the_work_and_releases,
 }
 
@@ -53,6 +55,7 @@ in_a_quorum! {
     unread_grant_goes_to_the_next_waiter,
     a_release_dropped_at_any_poll_ends_released,
     a_task_that_drops_its_guard_finds_the_lock_free,
+    a_task_that_drops_its_waits_and_its_guard_finds_the_lock_free,
     with_dropped_midway_drops_the_work_and_releases,
     a_wait_that_is_dropped_loses_its_place,
 }
@@ -281,6 +284,35 @@ async fn a_task_that_drops_its_guard_finds_the_lock_free(backend: Backend) {
         drop(lock.acquire().await.unwrap());
         let guard = lock.try_acquire().await;
         drop(guard.expect("the release is written before the try"));
+    }
+}
+
+/// Race: A task gives up waits, drops its guard, and takes the lock again.
+async fn a_task_that_drops_its_waits_and_its_guard_finds_the_lock_free(backend: Backend) {
+    let locks = backend.client().await;
+    let mut kinds = vec![locks.lock("a")];
+    if !backend.is_a_quorum() {
+        let permits = locks.semaphore("a", 4).permits(3);
+        kinds.extend([permits, locks.rw_lock("a").write()]);
+    }
+    for (lock, waits, polls) in kinds.iter().flat_map(|lock| {
+        let cases = [(1, 1), (1, 2), (1, 5), (3, 1), (3, 5), (30, 3)];
+        cases.map(|(waits, polls)| (lock, waits, polls))
+    }) {
+        for _ in 0..5 {
+            let guard = lock.acquire().await.unwrap();
+            let mut waiting: Vec<_> = (0..waits).map(|_| Box::pin(lock.acquire())).collect();
+            for _ in 0..polls {
+                for wait in &mut waiting {
+                    drop(wait.now_or_never());
+                }
+                yield_now().await;
+            }
+            drop(waiting);
+            drop(guard);
+            let tried = lock.try_acquire().await;
+            drop(tried.unwrap_or_else(|error| panic!("{lock:?} after {waits} waits: {error}")));
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use tracing::{Instrument, Span};
 
-use super::{Background, Done, Job};
+use super::{Background, Job};
 use crate::engine::counters::End;
 use crate::engine::hold::Hold;
 use crate::error::HoldEnd;
@@ -128,7 +128,7 @@ impl Background {
                 // If this renewal succeeds after all, the next one finds that out.
                 Err(_) => hold.set_in_doubt(),
             }
-            Done::Look(hold)
+            hold
         }))
     }
 

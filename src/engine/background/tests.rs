@@ -17,7 +17,7 @@ use crate::options::{LockOptions, ManagerOptions};
 use crate::store::ids::{ClientId, RequestId};
 use crate::store::keys::Keys;
 use crate::store::{
-    Acquire, Acquired, ConnectionId, Grant, Inspect, Mode, Push, Renewed, ServerId, Stamp, Store,
+    Acquire, Acquired, Answer, ConnectionId, Grant, Inspect, Mode, Push, Renewed, ServerId, Stamp, Store,
 };
 use crate::tests::scripted_store::{Fate, client, client_with};
 use crate::time::deadline::LeaseTerms;

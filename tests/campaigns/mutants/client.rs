@@ -54,6 +54,7 @@ const OWN_THREAD: &[&str] = &["--test promises own_thread"];
 const BACKGROUND_TESTS: &[&str] = &[BACKGROUND_LIB];
 const RETRY_TESTS: &[&str] = &["--lib retry::"];
 const PENDING_TESTS: &[&str] = &["--lib pending_calls"];
+const CANCELLATION: &[&str] = &["--test promises cancellation::"];
 const WITHDRAWAL_TESTS: &[&str] = &["--lib withdrawals"];
 const GATE_TESTS: &[&str] = &["--lib gate::"];
 const DEADLINE_QUEUE_TESTS: &[&str] = &["--lib deadline_queue"];
@@ -198,7 +199,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a call does nothing once its caller has given up", CLOCKS, "Some(until) => until.since(self.clock.now()).min(NOT_AFTER),", "Some(_) => NOT_AFTER,", &["--lib server_clocks"]),
     edit("a call whose caller has given up is not written", CLOCKS, "(!left.is_zero()).then(|| self.server_time(server).unwrap_or_default().after(left))", "Some(self.server_time(server).unwrap_or_default().after(left))", &["--lib server_clocks"]),
     edit("only an answer on the connection of all calls proves that they have run", PENDING, "            _ => WrittenOn::Several,", "            _ => WrittenOn::One(on),", PENDING_TESTS),
-    edit("a withdrawal that is answered on the connection of all calls is sent once", WITHDRAWALS, "                Ok(answer) if withdrawal.calls.have_run_before(answer.on) => return None,\n", "", WITHDRAWAL_TESTS),
+    edit("a withdrawal that is answered on the connection of all calls is sent once", WITHDRAWALS, "            Ok(answer) if withdrawal.calls.have_run_before(answer.on) => None,\n", "", WITHDRAWAL_TESTS),
     edit("an unanswered call may still run", PENDING,
         "!matches!(answer, Err(Failure::Unknown(_) | Failure::Closed))", "{ let _ = answer; true }", &["--lib pending_calls", "--test servers faults::replies::"]),
     edit("a call counts as unanswered once it is written", PENDING,
@@ -481,9 +482,15 @@ pub(super) const EDITS: &[Edit] = &[
         "                self.client.store.unsubscribe(&waitlist.channel);\n",
         "", &["--lib simulation"]),
 
-    edit("withdrawals that come while one is under way go with the next one", WITHDRAWALS, "                lock.under_way += 1;\n", "", WITHDRAWAL_TESTS),
+    edit("withdrawals that come while one is under way go with the next one", WITHDRAWALS, "        self.under_way += 1;\n", "", WITHDRAWAL_TESTS),
+    edit("a release finds nothing of a request that was given up", RELEASE, "        self.write_withdrawals_of(&hold.keys);\n", "", CANCELLATION),
+    edit("a try finds nothing of a request that was given up", ACQUIRE, "    background.write_withdrawals_of(&params.keys);\n", "", CANCELLATION),
+    edit("a withdrawal is written within the drop that causes it", BACKGROUND,
+        "            if self.write_due_withdrawals().is_some() {\n                self.wake.notify_one();\n            }\n", "            self.wake.notify_one();\n", CANCELLATION),
+    edit("no release writes a withdrawal while many are under way", WITHDRAWALS, " || lock.under_way >= MOST_UNDER_WAY", "", WITHDRAWAL_TESTS),
+    edit("a tenure that is given up is withdrawn before the one that has ended is released", "src/local_queue/tenure.rs", "        self.call.give_up();\n", "", CANCELLATION),
     edit("withdrawals that fill a call wait for no other", WITHDRAWALS, "{ 1 } else { MAX_WITHDRAWN };", "{ 1 } else { usize::MAX };", WITHDRAWAL_TESTS),
-    edit("a full withdrawal schedules the next one", WITHDRAWALS, "                lock.schedule(&mut self.schedule);\n                return", "                return", WITHDRAWAL_TESTS),
+    edit("a full withdrawal schedules the next one", WITHDRAWALS, "            self.settle(&id);\n            if batch.is_some() {", "            if batch.is_some() {", WITHDRAWAL_TESTS),
     edit("withdrawals that fail together count as one failure", WITHDRAWALS,
         "if now < lock.not_before => {}", "if now < LocalTime::ZERO => {}", WITHDRAWAL_TESTS),
     edit("a lock can be sent another withdrawal after the previous one", WITHDRAWALS, "        lock.under_way -= 1;\n", "", WITHDRAWAL_TESTS),
@@ -501,7 +508,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a withdrawal for an unanswered call comes after the not_after of the call", WITHDRAWALS,
         "Some(not_after) => self.local_after(keys, not_after),", "Some(_) => now,", WITHDRAWAL_TESTS),
     edit("a withdrawal that must be repeated comes after the not_after of the calls", WITHDRAWALS,
-        "(!is_over).then(|| self.local_after(&keys, not_after))?", "(!is_over).then_some(now)?", WITHDRAWAL_TESTS),
+        "(!is_over).then(|| self.local_after(&keys, not_after))", "(!is_over).then_some(now)", WITHDRAWAL_TESTS),
     edit("a request with an unanswered call is withdrawn once more", WITHDRAWALS,
         "let not_after = withdrawal.calls.unanswered()?;", "let not_after = withdrawal.calls.unanswered().filter(|_| false)?;", WITHDRAWAL_TESTS),
     edit("a withdrawal that ran after the not_after of all calls is final", WITHDRAWALS,
@@ -513,9 +520,9 @@ pub(super) const EDITS: &[Edit] = &[
     edit("withdrawals that fail are repeated less and less often", WITHDRAWALS,
         "lock.not_before = now.after(lock.backoff.step())", "lock.not_before = now.after(Backoff::new().step())", WITHDRAWAL_TESTS),
     edit("a withdrawal that the server refuses is not repeated forever", WITHDRAWALS,
-        "Err(Failure::Refused(_) | Failure::Closed) => return None,", "Err(Failure::Closed) => return None,\n                Err(Failure::Refused(_)) => now,", WITHDRAWAL_TESTS),
+        "Err(Failure::Refused(_) | Failure::Closed) => None,", "Err(Failure::Closed) => None,\n            Err(Failure::Refused(_)) => Some(now),", WITHDRAWAL_TESTS),
     edit("a withdrawal that was incomplete is repeated", WITHDRAWALS,
-        "Ok(answer) if answer.reply.more => now,", "Ok(answer) if answer.reply.more && false => now,", WITHDRAWAL_TESTS),
+        "Ok(answer) if answer.reply.more => Some(now),", "Ok(answer) if answer.reply.more && false => Some(now),", WITHDRAWAL_TESTS),
     edit("a lock without withdrawals is forgotten", WITHDRAWALS,
         "            self.locks.remove(id);\n", "", WITHDRAWAL_TESTS),
 

@@ -102,6 +102,12 @@ impl Fixture {
         })
     }
 
+    /// How many are not done.
+    fn outstanding(&mut self) -> usize {
+        self.withdrawals.take_done();
+        self.outstanding.count()
+    }
+
     fn failed(&mut self, batch: Batch) {
         let failure = Failure::Unknown(ServerError::new("lost"));
         self.withdrawals.answered(batch, &Err(failure));
@@ -145,6 +151,32 @@ async fn withdrawals_added_during_a_call_go_with_the_next_one() {
     fixture.done(batch.unwrap());
     let batch = fixture.withdrawals.next(false);
     assert_eq!(requests(batch.as_ref()), later);
+}
+
+#[tokio::test(start_paused = true)]
+async fn withdrawals_that_wait_are_written_before_a_call_that_must_find_nothing_of_them() {
+    let mut fixture = Fixture::new();
+    let (here, elsewhere) = (Arc::clone(&fixture.keys), keys("b"));
+    assert!(fixture.withdrawals.next_of(&here).is_none());
+    for _ in 1..MOST_UNDER_WAY {
+        let request = fixture.one();
+        assert!(fixture.withdrawals.next_of(&elsewhere).is_none());
+        let batch = fixture.withdrawals.next_of(&here);
+        assert_eq!(requests(batch.as_ref()), [request]);
+    }
+    let repeated = fixture.one();
+    let last = fixture.withdrawals.next_of(&here).unwrap();
+    assert_eq!(requests(Some(&last)), [repeated.clone()]);
+    let later = fixture.one();
+    assert!(
+        fixture.withdrawals.next_of(&here).is_none(),
+        "enough are under way"
+    );
+    fixture.failed(last);
+    assert!(fixture.withdrawals.next_of(&here).is_none(), "not before a pause");
+    sleep(Duration::from_millis(20)).await;
+    let batch = fixture.withdrawals.next_of(&here);
+    assert_eq!(requests(batch.as_ref()), [repeated, later]);
 }
 
 /// Race: Waits are given up while the server is away, and their withdrawals pile up.
@@ -216,9 +248,9 @@ async fn finished_withdrawal_leaves_nothing_outstanding() {
     let mut fixture = Fixture::new();
     fixture.one();
     let batch = fixture.withdrawals.next(false).unwrap();
-    assert_eq!(fixture.outstanding.count(), 1);
+    assert_eq!(fixture.outstanding(), 1);
     fixture.done(batch);
-    assert_eq!(fixture.outstanding.count(), 0);
+    assert_eq!(fixture.outstanding(), 0);
     assert!(fixture.withdrawals.locks.is_empty() && fixture.withdrawals.due().is_none());
 }
 
@@ -248,7 +280,7 @@ async fn refused_withdrawal_is_not_repeated() {
     let batch = fixture.withdrawals.next(false).unwrap();
     let refused = Failure::Refused(ServerError::new("NOPERM"));
     fixture.withdrawals.answered(batch, &Err(refused));
-    assert_eq!(fixture.outstanding.count(), 0);
+    assert_eq!(fixture.outstanding(), 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -283,11 +315,11 @@ async fn withdrawal_is_repeated_once_an_unanswered_call_cannot_run_any_more() {
         let mut answer = fixture.answer(false);
         answer.as_mut().unwrap().at.now = calls.unanswered().unwrap();
         fixture.withdrawals.answered(batch, &answer);
-        assert!(fixture.outstanding.count() > 0);
+        assert!(fixture.outstanding() > 0);
         sleep(2 * PRECISION).await;
         let batch = fixture.withdrawals.next(false).unwrap();
         fixture.done(batch);
-        assert_eq!(fixture.outstanding.count(), 0);
+        assert_eq!(fixture.outstanding(), 0);
     }
 }
 
@@ -298,7 +330,7 @@ async fn request_needs_no_second_withdrawal_after_its_calls_have_run() {
     fixture.one_unanswered(true, CONNECTION);
     let batch = fixture.withdrawals.next(false).unwrap();
     fixture.done(batch);
-    assert_eq!(fixture.outstanding.count(), 0);
+    assert_eq!(fixture.outstanding(), 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -312,7 +344,7 @@ async fn request_needs_no_second_withdrawal_after_its_call_was_answered() {
     pending.answered(&Ok(()));
     sleep(NOT_AFTER + 2 * PRECISION).await;
     assert!(fixture.withdrawals.next(false).is_none());
-    assert_eq!(fixture.outstanding.count(), 0);
+    assert_eq!(fixture.outstanding(), 0);
 }
 
 /// Race: Waits are given up while the server is away, and their withdrawals pile up.
@@ -327,7 +359,7 @@ async fn withdrawal_of_an_old_request_is_forgotten_if_that_is_asked_for() {
             fixture.failed(batch);
         }
     }
-    assert_eq!(fixture.outstanding.count(), 0);
+    assert_eq!(fixture.outstanding(), 0);
     let lasted = fixture.shared().client().now().since(began);
     // A queue entry of the request is of use as long as the client counts as alive.
     let heartbeat = fixture.shared().client().options.heartbeat;
@@ -348,6 +380,17 @@ fn withdraw(shared: &Shared, count: usize) {
         let request = RequestId::new(&shared.client().id, LEASE, n, None);
         shared.background().withdraw(&keys("a"), &request, true, &calls);
     }
+}
+
+/// Race: Waits are given up while the server is away, and their withdrawals pile up.
+#[tokio::test(start_paused = true)]
+async fn thousands_of_requests_that_are_given_up_at_once_cost_few_calls() {
+    let (locks, seen) = scripted_store::client(&MemoryStore::new(), &[Fate::AnsweredLate; 8]);
+    withdraw(locks.shared(), 5 * MAX_WITHDRAWN);
+    locks.shared().background().drained().await;
+    let calls = seen.withdrawn();
+    assert_eq!(calls.iter().sum::<usize>(), 5 * MAX_WITHDRAWN);
+    assert!(calls.len() <= 7, "{calls:?}");
 }
 
 /// Withdraws three requests with a client whose next withdrawal call has this `fate`. Returns the sizes of
