@@ -25,6 +25,7 @@ mod taking;
 mod terminal;
 mod top;
 
+use std::io::{Write, stdout};
 use std::panic;
 use std::process::exit;
 
@@ -38,10 +39,7 @@ use self::signals::Caught;
 fn main() {
     forget_empty_variables();
     signals::unblock();
-    let arguments = Arguments::try_parse().unwrap_or_else(|error| {
-        let _ = error.print();
-        exit(if error.use_stderr() { i32::from(USAGE) } else { 0 })
-    });
+    let arguments = Arguments::try_parse().unwrap_or_else(|error| exit(i32::from(told(&error))));
     let print = panic::take_hook();
     panic::set_hook(Box::new(move |bug| {
         print(bug);
@@ -68,6 +66,22 @@ fn main() {
     }
     // Nothing else is waited for: a thread may be reading from stdin.
     exit(i32::from(status))
+}
+
+/// Prints what is wrong with the arguments, or the help or version that they ask for. Returns the status.
+fn told(error: &clap::Error) -> u8 {
+    let printed = error.print().and_then(|()| stdout().flush());
+    if error.use_stderr() {
+        return USAGE;
+    }
+    let Err(failure) = printed.map_err(Failure::from) else {
+        return 0;
+    };
+    if let Some(message) = &failure.message {
+        say(message);
+        output::finish();
+    }
+    failure.status
 }
 
 /// A variable that is set and empty, as docker compose passes on one that is not set, counts as not set.

@@ -51,6 +51,33 @@ async fn completions_name_every_command_in_every_shell() {
     assert!(ended.err.contains("zsh"), "{ended:?}");
 }
 
+/// A script that writes one of them to a full disk must not take it for whole.
+#[tokio::test]
+async fn text_that_cannot_be_written_is_no_success() {
+    let asked = [
+        &["--help"][..],
+        &["-h"],
+        &["--version"],
+        &["help"],
+        &["run", "--help"],
+        &["help", "run"],
+        &["completions", "bash"],
+        &["man"],
+        &["man", "run"],
+    ];
+    for args in asked {
+        let Ok(full) = std::fs::OpenOptions::new().write(true).open("/dev/full") else {
+            eprintln!("skipped: no /dev/full");
+            return;
+        };
+        let child = fairlock(NOBODY, args).stdout(full).spawn().unwrap();
+        let output = child.wait_with_output().await.unwrap();
+        let words = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(74), "{args:?}: {words}");
+        assert!(words.starts_with("fairlock: No space left"), "{args:?}: {words}");
+    }
+}
+
 /// What bash offers for the last of these words.
 fn offers_of_bash(words: &[&str]) -> Vec<String> {
     // The function that `complete` names is called as the Tab key does.
