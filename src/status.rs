@@ -54,6 +54,14 @@ pub struct Status {
     pub longest_wait: Option<Duration>,
 }
 
+impl Status {
+    /// Whether nobody holds the lock beside those that are listed.
+    pub(crate) fn lists_all_holders(&self) -> bool {
+        let listed = self.holders.iter().map(|holder| u64::from(holder.permits));
+        listed.sum::<u64>() >= self.permits_in_use
+    }
+}
+
 /// The holder of a lock.
 ///
 /// # Examples

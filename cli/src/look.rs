@@ -57,8 +57,14 @@ pub(crate) async fn status(status: &args::Status) -> Result<u8, Failure> {
         let found = look(&locks, &kinds, name).await?;
         let is_held = found.iter().any(|(_, status)| status.holder.is_some());
         all_held &= is_held;
-        for (kind, found) in Seen::default().news(found) {
-            show(name, kind, &found, status.looking.json)?;
+        let found = Seen::default().news(found);
+        for (kind, found) in &found {
+            show(name, *kind, found, status.looking.json)?;
+        }
+        if found.len() > 1 && !status.looking.json {
+            say(&format!(
+                "{name} is in use as several kinds, which do not exclude each other"
+            ));
         }
         if let Some(hint) = hint(name).filter(|_| !is_held) {
             say(&hint);
@@ -171,25 +177,39 @@ async fn look(locks: &LockManager, kinds: &[Kind], name: &str) -> fairlock::Resu
     try_join_all(all).await
 }
 
-/// Who holds a lock, and how many wait. Renewals change the order of the holders, which is no news.
-#[derive(PartialEq)]
+/// Who holds a lock, and how many wait. Renewals change the order of the holders, and of many also which ones
+/// are listed. Neither is news.
 struct Told {
-    holders: Vec<(Fence, u64, u32, bool)>,
+    listed: HashMap<Fence, (u64, u32, bool)>,
+    are_all_listed: bool,
+    permits_in_use: u64,
     waiting: u64,
 }
 
 impl Told {
     fn of(status: &Status) -> Told {
         let holders = status.holders.iter();
-        let holders = holders.map(|holder| (holder.fence, holder.holds, holder.permits, holder.kept));
-        let mut holders: Vec<_> = holders.collect();
-        holders.sort_unstable();
-        let waiting = status.waiting;
-        Told { holders, waiting }
+        let listed = holders.map(|holder| (holder.fence, (holder.holds, holder.permits, holder.kept)));
+        Told {
+            listed: listed.collect(),
+            are_all_listed: not_shown(status) == 0,
+            permits_in_use: status.permits_in_use,
+            waiting: status.waiting,
+        }
     }
 
     fn is_free(&self) -> bool {
-        self.holders.is_empty() && self.waiting == 0
+        self.listed.is_empty() && self.waiting == 0
+    }
+
+    fn says_the_same(&self, other: &Told) -> bool {
+        let numbers = |told: &Told| (told.permits_in_use, told.waiting, told.listed.len());
+        let are_all_listed = self.are_all_listed && other.are_all_listed;
+        numbers(self) == numbers(other)
+            && (self.listed.iter()).all(|(fence, holder)| match other.listed.get(fence) {
+                Some(other) => holder == other,
+                None => !are_all_listed,
+            })
     }
 }
 
@@ -206,7 +226,7 @@ impl Seen {
         news.retain(|(kind, status)| {
             let told = Told::of(status);
             let is_news = match self.0.get(kind) {
-                Some(before) => *before != told,
+                Some(before) => !before.says_the_same(&told),
                 None => !told.is_free() || Some(*kind) == first,
             };
             self.0.insert(*kind, told);
@@ -251,4 +271,28 @@ fn show(name: &str, kind: Kind, status: &Status, json: bool) -> Result<(), Failu
     let mut stdout = stdout().lock();
     writeln!(stdout, "{text}")?;
     Ok(stdout.flush()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(listed: &[u64], permits_in_use: u64) -> Told {
+        let holder = |fence: &u64| (Fence::try_from(*fence).expect("a fence"), (1, 1, false));
+        Told {
+            listed: listed.iter().map(holder).collect(),
+            are_all_listed: listed.len() as u64 == permits_in_use,
+            permits_in_use,
+            waiting: 0,
+        }
+    }
+
+    #[test]
+    fn of_more_holders_than_are_listed_it_is_no_news_which_ones_are() {
+        assert!(told(&[1, 2], 2).says_the_same(&told(&[2, 1], 2)));
+        assert!(!told(&[1, 2], 2).says_the_same(&told(&[1, 3], 2)));
+        assert!(told(&[1, 2], 7).says_the_same(&told(&[1, 3], 7)));
+        assert!(!told(&[1, 2], 7).says_the_same(&told(&[1, 3], 8)));
+        assert!(!told(&[1, 2], 7).says_the_same(&told(&[1, 2], 2)));
+    }
 }

@@ -130,7 +130,8 @@ impl Lock {
     /// Servers tell only those that wait for the lock of a change. So the watch asks, with the calls of one
     /// [`status`](Self::status) each time. It asks only while it is polled, and dropping it ends it. Between
     /// two calls the holder may change several times: the watch tells who it is when it asks. A label that
-    /// was not known is told when it is.
+    /// was not known is told when it is. Of more than 100 holders, which a status does not all list, the
+    /// watch tells when their number has changed, or the permits of one that is listed.
     ///
     /// # Errors
     /// An item is an error as of [`status`](Self::status), or [`Error::Invalid`] for an interval out of its
@@ -180,8 +181,8 @@ struct Watching {
     every: Duration,
     /// When to ask next. At once, if `None`.
     due: Option<Instant>,
-    /// Who held it when it was told last. `None` if nothing has been told.
-    told: Option<Vec<Holder>>,
+    /// What was told last. `None` if nothing has been told.
+    told: Option<Status>,
 }
 
 impl Watching {
@@ -196,9 +197,9 @@ impl Watching {
             let first = status.as_ref().ok().and_then(|status| status.holder.as_ref());
             self.due = Some(Instant::now() + self.pause(first));
             match status {
-                Ok(status) if !self.is_news(&status.holders) => {}
+                Ok(status) if !self.is_news(&status) => {}
                 Ok(status) => {
-                    self.told = Some(status.holders.clone());
+                    self.told = Some(status.clone());
                     return (Ok(status), Some(self));
                 }
                 Err(error @ (Error::Closed | Error::Invalid(_))) => return (Err(error), None),
@@ -217,13 +218,15 @@ impl Watching {
         }
     }
 
-    fn is_news(&self, holders: &[Holder]) -> bool {
+    /// Renewals change the order of several holders, and of many also which ones are listed. Neither is news.
+    fn is_news(&self, status: &Status) -> bool {
         let Some(told) = &self.told else { return true };
-        // Renewals change the order of several holders, which is no news.
-        told.len() != holders.len()
-            || holders.iter().any(|holder| {
-                let told = told.iter().find(|told| told.fence == holder.fence);
-                told.is_none_or(|told| {
+        let all_are_listed = told.lists_all_holders() && status.lists_all_holders();
+        told.permits_in_use != status.permits_in_use
+            || told.holders.len() != status.holders.len()
+            || status.holders.iter().any(|holder| {
+                let told = told.holders.iter().find(|told| told.fence == holder.fence);
+                told.map_or(all_are_listed, |told| {
                     told.permits != holder.permits || (told.label.is_none() && holder.label.is_some())
                 })
             })
@@ -250,48 +253,82 @@ mod tests {
         }
     }
 
+    /// A status that lists these holders, beside others that have so many permits.
+    fn among(holders: &[Holder], others: u64) -> Status {
+        let listed = holders.iter().map(|holder| u64::from(holder.permits));
+        Status {
+            holder: holders.first().cloned(),
+            holders: holders.to_vec(),
+            permits_in_use: others + listed.sum::<u64>(),
+            waiting: 0,
+            longest_wait: None,
+        }
+    }
+
+    fn of(holders: &[Holder]) -> Status {
+        among(holders, 0)
+    }
+
     fn told(told: Option<&[Holder]>) -> Watching {
         Watching {
             lock: LockManager::in_memory().lock("a"),
             every: Duration::from_secs(8),
             due: None,
-            told: told.map(<[Holder]>::to_vec),
+            told: told.map(of),
         }
     }
 
     #[test]
     fn a_change_is_told_once_and_a_label_when_it_is_known() {
         let first = [holder(1, Some("first"))];
-        assert!(told(None).is_news(&[]), "the first call says who holds it now");
-        assert!(told(None).is_news(&first));
-        assert!(told(Some(&[])).is_news(&first));
-        assert!(told(Some(&first)).is_news(&[]));
-        assert!(!told(Some(&[])).is_news(&[]));
+        assert!(
+            told(None).is_news(&of(&[])),
+            "the first call says who holds it now"
+        );
+        assert!(told(None).is_news(&of(&first)));
+        assert!(told(Some(&[])).is_news(&of(&first)));
+        assert!(told(Some(&first)).is_news(&of(&[])));
+        assert!(!told(Some(&[])).is_news(&of(&[])));
 
         let watching = told(Some(&first));
-        assert!(watching.is_news(&[holder(2, Some("first"))]), "another hold");
-        assert!(!watching.is_news(&first));
+        assert!(watching.is_news(&of(&[holder(2, Some("first"))])), "another hold");
+        assert!(!watching.is_news(&of(&first)));
         assert!(
-            !watching.is_news(&[holder(1, None)]),
+            !watching.is_news(&of(&[holder(1, None)])),
             "its label was not told this time"
         );
         let nameless = told(Some(&[holder(1, None)]));
-        assert!(nameless.is_news(&first));
-        assert!(!nameless.is_news(&[holder(1, None)]));
+        assert!(nameless.is_news(&of(&first)));
+        assert!(!nameless.is_news(&of(&[holder(1, None)])));
     }
 
     #[test]
     fn of_several_holders_each_change_is_told_and_their_order_is_none() {
         let both = [holder(1, None), holder(2, None)];
         let watching = told(Some(&both));
-        assert!(!watching.is_news(&[holder(2, None), holder(1, None)]));
-        assert!(watching.is_news(&both[..1]));
-        assert!(watching.is_news(&[holder(1, None), holder(3, None)]));
+        assert!(!watching.is_news(&of(&[holder(2, None), holder(1, None)])));
+        assert!(watching.is_news(&of(&both[..1])));
+        assert!(watching.is_news(&of(&[holder(1, None), holder(3, None)])));
         let shrunk = Holder {
             permits: 2,
             ..holder(2, None)
         };
-        assert!(watching.is_news(&[holder(1, None), shrunk]));
+        assert!(watching.is_news(&of(&[holder(1, None), shrunk])));
+    }
+
+    #[test]
+    fn of_more_holders_than_are_listed_it_is_no_news_which_ones_are() {
+        let [one, two, three] = [1, 2, 3].map(|fence| holder(fence, None));
+        let mut watching = told(None);
+        watching.told = Some(among(&[one.clone(), two.clone()], 5));
+        assert!(!watching.is_news(&among(&[three.clone(), one.clone()], 5)));
+        assert!(
+            watching.is_news(&among(&[three.clone(), one.clone()], 6)),
+            "one more"
+        );
+        assert!(watching.is_news(&of(&[three.clone(), one.clone()])), "fewer");
+        let shrunk = Holder { permits: 2, ..one };
+        assert!(watching.is_news(&among(&[shrunk, two], 4)));
     }
 
     #[test]

@@ -340,6 +340,9 @@ async fn status_and_list_show_each_kind_that_is_in_use_and_its_holders_below() {
     ];
     let both = [&of_semaphore[..], &of_readers[..]].concat();
     assert_eq!(shown(&["status", &name]).await, both);
+    let ended = run(&["status", &name]).await;
+    let hint = format!("{name} is in use as several kinds, which do not exclude each other");
+    assert!(ended.err.contains(&hint), "{ended:?}");
     assert_eq!(
         shown(&["status", "--kind", "semaphore", &name]).await,
         of_semaphore

@@ -111,6 +111,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a wrong pattern is refused before a server is asked", LOOK, "    place.check_pattern(&list.pattern).await?;\n", "", ON_LOOK),
     edit("a watch does not ask without a pause", LOOK, "    spans::check(\"--interval\", watch.interval, MIN_INTERVAL)?;\n", "", ON_LOOK),
     edit("a watch tells that a lock is kept", LOOK, "holder.permits, holder.kept)", "holder.permits, false)", ON_LOOK),
+    edit("a watch of the command line tells of no other part of many holders", LOOK, "None => !are_all_listed,", "None => false,", &["--package fairlock-cli --bin fairlock look::"]),
     edit("help that cannot be written is no success", MAIN, "error.print().and_then(|()| stdout().flush())", "error.print().or(Ok::<_, std::io::Error>(()))", &["--package fairlock-cli --test commands generated::"]),
     edit("a script that asks is told of as much as a run would take", KIND, "holder.permits >= least", "holder.permits >= least.min(1)", ON_PERMITS),
     edit("what has no owner is taken without one", NESTING, "kind == Kind::Lock && !place.is_quorum()", "!place.is_quorum()", ON_PERMITS),
