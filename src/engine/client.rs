@@ -19,6 +19,7 @@ use crate::store::{
     Acquire, Acquired, Answer, Call, CallKind, Confirmed, Failure, KeepAlive, Operation, Renew, SetLabel,
     Store,
 };
+use crate::sync::outstanding::Outstanding;
 use crate::time::clock::{Clock, LocalTime};
 use crate::time::deadline::{LeaseTerms, NOT_AFTER};
 
@@ -31,6 +32,8 @@ pub(crate) struct Client {
     pub(crate) counters: Counters,
     pub(crate) clocks: Arc<ServerClocks>,
     pub(super) presence: Presence,
+    /// Counts the waitlists that have had no subscription for long.
+    pub(super) unsubscribed: Arc<Outstanding>,
     requests: AtomicU64,
     pub(crate) runtime: ClientRuntime,
     closed: AtomicBool,
@@ -51,6 +54,7 @@ impl Client {
             clocks: Arc::new(ServerClocks::new(clock, first)),
             store,
             presence: Presence::new(options.poll_interval()),
+            unsubscribed: Arc::default(),
             options,
             counters: Counters::new(clock),
             requests: AtomicU64::new(0),

@@ -179,6 +179,15 @@ impl Waitlist {
         })
     }
 
+    fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// The name of the lock.
+    fn name(&self) -> &str {
+        &self.keys.name
+    }
+
     /// Whether the waitlist can be removed without losing anything.
     fn is_idle(&self) -> bool {
         let state = locked(&self.state);

@@ -326,7 +326,7 @@ fn dashboard_and_rules_name_emitted_metrics_and_labels_and_leave_no_metric_out()
         lines.map(|(_, line)| line).collect::<Vec<_>>().join(" ")
     });
     let expressions: Vec<_> = expressions.collect();
-    assert_eq!(expressions.len(), 7);
+    assert_eq!(expressions.len(), 8);
     let page = read("docs/metrics.md");
     for expression in expressions {
         assert!(!check(&expression, &documented).is_empty(), "{expression}");

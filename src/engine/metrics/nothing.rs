@@ -32,6 +32,10 @@ impl Metrics {
         Pending
     }
 
+    pub(crate) fn unsubscribed(&self) -> Pending {
+        Pending
+    }
+
     pub(crate) fn timer(&self, _: &Clock) -> Timer {
         Timer
     }

@@ -4,6 +4,9 @@
 //! When the subscription is confirmed, the driver polls at once, because a turn may have come and gone
 //! before. While the server does not see the subscription, it polls again after 40, 160 and 640 ms. After
 //! that it subscribes once again, and if the server still does not see it, asks for another connection.
+//!
+//! A waitlist that cannot subscribe learns of a free lock by its polls alone, perhaps never while others want
+//! the lock. This is reported after the `server_timeout`.
 
 use std::iter;
 use std::pin::Pin;
@@ -13,6 +16,7 @@ use std::time::Duration;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 
+use crate::engine::metrics::Pending;
 use crate::engine::retry::RetryBudget;
 use crate::engine::waitlist::Answered;
 use crate::engine::waitlist::registry::Waitlists;
@@ -20,6 +24,7 @@ use crate::engine::waitlist::schedule::{Action, Sight};
 use crate::engine::waitlist::{Progress, Waitlist};
 use crate::options::{MAX_WAITLISTS_KEPT, WAITLIST_KEPT};
 use crate::store::Failure;
+use crate::sync::outstanding::{Outstanding, Token};
 use crate::time::backoff::Backoff;
 use crate::time::clock::LocalTime;
 
@@ -31,6 +36,7 @@ pub(in crate::engine) async fn drive(waitlists: Arc<Waitlists>, waitlist: Arc<Wa
     let mut subscription = Subscription::Due(LocalTime::ZERO);
     // The driver has subscribed again because the server did not see the subscription.
     let mut renewed = false;
+    let mut deaf = Deaf::default();
     loop {
         if matches!(subscription, Subscription::Due(at) if client.now() >= at && !waitlist.is_empty()) {
             subscription = Subscription::Requested(client.store.subscribe(Arc::clone(&waitlist.channel)));
@@ -40,6 +46,7 @@ pub(in crate::engine) async fn drive(waitlists: Arc<Waitlists>, waitlist: Arc<Wa
         if let Some(answer) = subscription.answer().now_or_never() {
             subscription = subscription_after(answer, &waitlist, client.now(), &mut backoff);
         }
+        deaf.look(&waitlist, matches!(subscription, Subscription::Up));
         let kept = if client.is_closed() || waitlists.len() > MAX_WAITLISTS_KEPT {
             Duration::ZERO
         } else {
@@ -131,6 +138,38 @@ fn subscription_after(
             Subscription::Due(now)
         }
         Err(_) => Subscription::Due(now.after(backoff.step())),
+    }
+}
+
+/// A waitlist without a subscription: since when, and what is reported of it.
+#[derive(Default)]
+struct Deaf {
+    since: Option<LocalTime>,
+    reported: Option<(Token, Pending)>,
+}
+
+impl Deaf {
+    /// Called again and again. A waitlist polls often enough for that.
+    fn look(&mut self, waitlist: &Waitlist, is_subscribed: bool) {
+        if is_subscribed || waitlist.is_empty() {
+            *self = Deaf::default();
+            return;
+        }
+        let client = waitlist.client();
+        let now = client.now();
+        let since = *self.since.get_or_insert(now);
+        if self.reported.is_some() || now.since(since) < client.options.server_timeout {
+            return;
+        }
+        // One outage concerns many locks.
+        if client.unsubscribed.count() == 0 {
+            tracing::warn!(
+                lock.name = waitlist.name(),
+                "no subscription is confirmed, so this client may miss its turns while others want the lock"
+            );
+        }
+        let counted = Outstanding::begin(&client.unsubscribed);
+        self.reported = Some((counted, client.counters.metrics.unsubscribed()));
     }
 }
 
