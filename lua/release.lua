@@ -47,7 +47,7 @@ if floor_us == '' then
 elseif floor_us and floor_us - now_us > MAX_AHEAD_US then
   return CLOCK_BEHIND .. ' ' .. request .. ' ' .. now .. ' 0 0 0'
 end
-local was_until = string.sub(summary, UNTIL, UNTIL_END)
+local was_until, stays_until = string.sub(summary, UNTIL, UNTIL_END), nil
 if what == 'keep' then
   what = 'grant'
   -- If the time of 'keep' is over, or there is no such hold, it is a release like any other.
@@ -64,19 +64,10 @@ if what == 'keep' then
       redis.call('PEXPIRE', lock_key, string.format('%d', lease_ms + RETENTION_MS))
       redis.call('HSET', lock_key, 'hold', deadline .. ' ' .. lease_ms .. ' ' .. NO
         .. string.sub(summary, PUSHED + 1, HOLDS) .. ' ' .. fence .. ' ' .. kept)
-      -- The first request in the queue only knows when the lease was to end.
-      local first = queue_key and string.sub(summary, HAS_WAITERS, HAS_WAITERS) == YES
-        and redis.call('ZRANGE', queue_key, '0', '0')[1]
-      local denied = NO
-      if first then
-        local pubsub_mode = string.sub(channel_prefix, PUBSUB_MODE, PUBSUB_MODE)
-        local publish = (pubsub_mode == SHARDED or pubsub_mode == MIGRATING) and 'SPUBLISH' or 'PUBLISH'
-        local channel = string.sub(channel_prefix, PREFIX) .. string.sub(first, CLIENT, CLIENT_END)
-        if type(redis.pcall(publish, channel, KEPT_PUSH)) ~= 'number' then
-          denied = YES
-        end
+      if not queue_key or string.sub(summary, HAS_WAITERS, HAS_WAITERS) == NO then
+        return RELEASED .. ' ' .. request .. ' ' .. now .. ' ' .. deadline .. ' 0 0'
       end
-      return RELEASED .. ' ' .. request .. ' ' .. now .. ' ' .. deadline .. ' ' .. denied .. ' 0'
+      stays_until = deadline
     end
   end
 end

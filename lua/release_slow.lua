@@ -1,6 +1,10 @@
 -- release, when there is more to do than to free the lock: somebody may have to be told, or this is not the
 -- only hold. The header of release.lua explains the arguments and the reply.
 
+if stays_until then
+  local _, denied = hand_over(queue_key, clients_key, channel_prefix, nil, now)
+  return RELEASED .. ' ' .. request .. ' ' .. now .. ' ' .. stays_until .. ' ' .. denied .. ' 0'
+end
 if not queue_key and string.sub(summary, HAS_WAITERS, HAS_WAITERS) == YES then
   return ELSEWHERE .. ' ' .. request .. ' ' .. now .. ' 0 0 0'
 end

@@ -26,6 +26,9 @@ local lock_key, queue_key, clients_key = KEYS[1], KEYS[2], KEYS[3]
 --          all fences that holds of these requests have used
 local requests, channel_prefix, floor_us = ARGV[1], ARGV[2], ARGV[3]
 
+-- Where the summary of a lock has a KEPT if the lock was released but stays taken.
+local MARK = 92
+
 local all = {}
 for request in string.gmatch(requests, '%S+') do
   all[#all + 1] = request
@@ -44,9 +47,7 @@ end
 local status, was_until, last_fence = WITHDRAWN, string.sub(summary, UNTIL, UNTIL_END), nil
 local lock = load_holds(lock_key, clients_key, summary, now, request)
 local was_held, dropped = lock.count > 0, false
-if queue_key then
-  redis.call('ZREM', queue_key, unpack(all))
-end
+local were_queued = queue_key and redis.call('ZREM', queue_key, unpack(all)) or 0
 local only = was_held and not lock.holds and string.sub(lock.summary, REQUEST)
 for _, withdrawn in ipairs(all) do
   if withdrawn == only or lock.holds and lock.holds[withdrawn] then
@@ -58,7 +59,12 @@ if lock.count > 0 then
   if dropped then
     lock.write()
   end
-  return status .. ' ' .. request .. ' ' .. now .. ' ' .. lock.deadline .. ' 0 0'
+  local _, denied = nil, NO
+  -- Another request may be the first now. Its client only knows when the lease was to end.
+  if were_queued > 0 and string.sub(lock.summary, MARK, MARK) == KEPT then
+    _, denied = hand_over(queue_key, clients_key, channel_prefix, nil, now)
+  end
+  return status .. ' ' .. request .. ' ' .. now .. ' ' .. lock.deadline .. ' ' .. denied .. ' 0'
 end
 if dropped then
   -- No guard has had that hold. But in a quorum it may have been a vote. The floor is larger than every fence

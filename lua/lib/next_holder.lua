@@ -1,12 +1,20 @@
--- `fence` is the fence of the new owner. `lock` is what `load_holds` returned (or nil). `own_request` (or
--- nil) is the caller's own request, if that is queued too; it gets `own_ms` instead of a claim window.
--- Returns whether a bound was reached and whether the server's ACL refused a push (YES or NO); the fence of
--- the new owner; and, if a request was found, its name, the deadline, the lease and whether it was pushed.
--- The caller makes that request the holder, at once.
+-- `fence` is the fence of the new owner, or nil if the lock was released but stays taken. Then the first
+-- request only knows when the lease was to end, and nobody releases the lock. So the client of the first
+-- reachable request is told to ask, and its request stays in the queue.
+--
+-- `lock` is what `load_holds` returned (or nil). `own_request` (or nil) is the caller's own request, if that
+-- is queued too; it gets `own_ms` instead of a claim window. Returns whether a bound was reached and whether
+-- the server's ACL refused a push (YES or NO); the fence of the new owner; and, if a request was found, its
+-- name, the deadline, the lease and whether it was pushed. The caller makes that request the holder, at once.
 local function hand_over(queue_key, clients_key, channel_prefix, fence, now, lock, own_request, own_ms)
   local unreachable, denied = nil, NO
   for _ = 1, BOUND do
-    local request = redis.call('ZPOPMIN', queue_key)[1]
+    local request
+    if fence then
+      request = redis.call('ZPOPMIN', queue_key)[1]
+    else
+      request = redis.call('ZRANGE', queue_key, '0', '0')[1]
+    end
     if lock and lock.drop_client then
       lock.drop_client()
     end
@@ -31,7 +39,10 @@ local function hand_over(queue_key, clients_key, channel_prefix, fence, now, loc
         if listening ~= 0 then
           local claim_ms = string.sub(request, CLAIM_MS, CLAIM_MS_END)
           local deadline = string.format('%d', now + claim_ms)
-          local push = PUSH_VERSION .. ' ' .. fence .. ' ' .. deadline .. ' ' .. request
+          local push = KEPT_PUSH
+          if fence then
+            push = PUSH_VERSION .. ' ' .. fence .. ' ' .. deadline .. ' ' .. request
+          end
           local told
           if pubsub_mode == SHARDED or pubsub_mode == MIGRATING then
             told = redis.pcall('SPUBLISH', channel, push)
@@ -40,6 +51,8 @@ local function hand_over(queue_key, clients_key, channel_prefix, fence, now, loc
           end
           if type(told) == 'number' then
             return NO, denied, fence, request, deadline, claim_ms, YES
+          elseif not fence then
+            return NO, YES
           end
           -- No two requests are ever told the same fence, whatever became of the message.
           denied, fence = YES, string.format('%d', fence + 1)
@@ -48,6 +61,9 @@ local function hand_over(queue_key, clients_key, channel_prefix, fence, now, loc
       unreachable = unreachable or {}
       unreachable[client] = true
       redis.pcall('ZREM', clients_key, client)
+    end
+    if not fence then
+      redis.call('ZREM', queue_key, request)
     end
   end
   return YES, denied, fence

@@ -18,6 +18,7 @@ on_each_backend! {
     a_wait_that_was_given_up_keeps_nothing,
     a_kept_lock_is_shown_and_can_be_taken_by_force,
     waiters_of_a_kept_lock_are_served_in_order,
+    a_kept_lock_goes_to_the_next_in_time_when_the_first_gives_up,
     a_lock_with_local_handoffs_is_kept_too,
     work_that_has_failed_leaves_the_lock_to_others_at_once,
     a_guard_keeps_its_lock_from_the_moment_at_which_that_is_asked_for,
@@ -178,6 +179,27 @@ async fn waiters_of_a_kept_lock_are_served_in_order(backend: Backend) {
     }
     let took = released.elapsed();
     assert!(took < AT_LEAST + backend.slack(), "{took:?}");
+}
+
+async fn a_kept_lock_goes_to_the_next_in_time_when_the_first_gives_up(backend: Backend) {
+    let [here, there, gone] = [
+        backend.client().await,
+        backend.client().await,
+        backend.client().await,
+    ];
+    let (lock, patient) = (here.lock("a"), there.lock("a"));
+    let start = Instant::now();
+    let guard = lock.clone().at_least(AT_LEAST).acquire().await.unwrap();
+    let first = tokio::spawn(gone.lock("a").acquire());
+    backend.queued(&lock, 1, 1).await;
+    let next = tokio::spawn(patient.acquire());
+    backend.queued(&lock, 2, 2).await;
+    guard.release().await.unwrap();
+    first.abort();
+    let next = timeout(AT_LEAST + backend.slack(), next).await;
+    let _guard = next.expect("free when the time is over").unwrap().unwrap();
+    let took = start.elapsed();
+    assert!(took + ROUNDING >= AT_LEAST, "{took:?}");
 }
 
 async fn a_lock_with_local_handoffs_is_kept_too(backend: Backend) {

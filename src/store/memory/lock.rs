@@ -307,8 +307,7 @@ impl Lock {
             }
             let client = request.client();
             let channel = format!("{prefix}{client}");
-            let is_alive = self.clients.get(client).is_some_and(|until| *until > now.ms);
-            if is_alive && channels.subscribers(&channel) > 0 {
+            if self.is_alive(client, now) && channels.subscribers(&channel) > 0 {
                 let grant_ms = millis(request.grant());
                 let push = pushed_grant(&request, fence, now, grant_ms)
                     .map(|grant| Push::Granted(vec![grant]).write());
@@ -323,6 +322,27 @@ impl Lock {
             unreachable.insert(client.to_owned());
         }
         HandOver::More
+    }
+
+    /// The lock was released but stays taken for a while. Tells the client of the first reachable request in
+    /// the queue to ask for the time, and removes those before it.
+    pub(crate) fn tell_first(&mut self, prefix: &str, now: Now, bound: usize, channels: &mut dyn Channels) {
+        for _ in 0..bound {
+            let Some((_, first)) = self.queue.order.first().cloned() else {
+                return;
+            };
+            let channel = format!("{prefix}{}", first.client());
+            if self.is_alive(first.client(), now) && channels.subscribers(&channel) > 0 {
+                channels.publish(&channel, &Push::Kept.write());
+                return;
+            }
+            self.queue.remove(&first);
+            self.clients.remove(first.client());
+        }
+    }
+
+    fn is_alive(&self, client: &str, now: Now) -> bool {
+        self.clients.get(client).is_some_and(|until| *until > now.ms)
     }
 }
 

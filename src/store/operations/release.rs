@@ -14,7 +14,6 @@ use crate::store::memory::lock::{
     Channels, HandOver, Hold, Holder, Now, Queue, RETENTION_MS, Run, next_fence,
 };
 use crate::store::memory::rules::Rules;
-use crate::store::push::Push;
 use crate::store::script::{Declared, PubSubMode, RELEASES, ReplyError, ReplyReader, ScriptCall};
 use crate::time::server_time::{ServerTime, millis};
 
@@ -200,6 +199,7 @@ impl Release {
             return false;
         };
         let Release { keys, request, .. } = self;
+        let bound = rules.bound;
         let lock = rules.lock(&keys.lock);
         let deadline = until.ms().min(now.ms + millis(at_least));
         let kept = request.kept();
@@ -223,10 +223,7 @@ impl Release {
         holder.request = Some(kept);
         holder.pushed = false;
         lock.keep_until(deadline + RETENTION_MS);
-        if let Some((_, first)) = lock.queue.order.first() {
-            let channel = format!("{}{}", keys.channel, first.client());
-            channels.publish(&channel, &Push::Kept.write());
-        }
+        lock.tell_first(&keys.channel, now, bound, channels);
         true
     }
 }
@@ -244,7 +241,7 @@ pub(super) fn end(
     let bound = rules.bound;
     let lock = rules.lock(&keys.lock);
     let (mut holder, dead) = lock.read(now, Some(caller.client()));
-    let was_held = holder.is_held();
+    let (was_held, queued) = (holder.is_held(), lock.queue.len());
     let outcome = ending(&mut lock.queue, &mut holder);
     let mut more = false;
     if outcome == ReleaseOutcome::OneFewer {
@@ -265,6 +262,9 @@ pub(super) fn end(
         if was_held && !matches!(handed, HandOver::Handed) {
             lock.free(&holder, now);
         }
+    } else if lock.queue.len() < queued && holder.request.as_ref().is_some_and(RequestId::is_kept) {
+        // Another request may be the first now. Its client only knows when the lease was to end.
+        lock.tell_first(&keys.channel, now, bound, channels);
     }
     Released {
         outcome,

@@ -87,9 +87,9 @@ mod tests {
             .iter()
             .map(|script| format!("{} {}", script.name, fred::util::sha1_hash(script.text())));
         let sent = [
-            "acquire 202a8423d087944450f1455203a6b0646039520e",
-            "release 82955493d95397ed4c43743e95362b43c8a45deb",
-            "withdraw 479186432ac2e27de9daaa8b210c93425d1c4b80",
+            "acquire b99bc1a84b3f982ee05dd2edab9db4492bd21d4c",
+            "release b11bee66209b66c979b8eb0876ca987d14ae014d",
+            "withdraw d8d9e4777d36a21c007ec7b995f5f7555aa795a1",
             "renew 9e3c3ede0b5b06c728e8d47df634ccac5f82fed8",
             "look 7640e3de241797b3f4534070642d3aa35138449c",
             "inspect 82535dfd05a7ee810b9e6ed212e4e7f878d389e0",

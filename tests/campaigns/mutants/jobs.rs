@@ -4,6 +4,7 @@ use super::lua::AGAINST_RULES;
 use super::{Edit, edit};
 
 const GUARD: &str = "src/guard.rs";
+const HAND_OVER: &str = "lua/lib/next_holder.lua";
 const HOLD: &str = "src/engine/hold.rs";
 const LOCK: &str = "src/lock/asking.rs";
 const LOCK_SET: &str = "src/lock_set.rs";
@@ -11,6 +12,7 @@ const OPTIONS: &str = "src/options.rs";
 const RELEASE: &str = "lua/release.lua";
 const RULES: &str = "src/store/operations/release.rs";
 const WAITLIST: &str = "src/engine/waitlist.rs";
+const WITHDRAW: &str = "lua/withdraw.lua";
 
 const JOBS: &[&str] = &["--test promises jobs::in_memory"];
 const SETS: &[&str] = &["--test promises sets::in_memory"];
@@ -29,8 +31,21 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a kept lock is in memory for as long as it is kept", RELEASE, "string.format('%d', lease_ms + RETENTION_MS)", "RETENTION_MS .. ''", MODEL),
     edit("a lock can be kept on a full server", RELEASE,
         "      redis.call('PEXPIRE', lock_key, string.format('%d', lease_ms + RETENTION_MS))\n", "", MODEL),
-    edit("the first waiter is told that a lock is kept", RELEASE, "      if first then", "      if false then", MODEL),
-    edit("a lock is kept though the server refuses the message", RELEASE, "redis.pcall(publish,", "redis.call(publish,", MODEL),
+    edit("the first waiter is told that a lock is kept", RELEASE,
+        "if not queue_key or string.sub(summary, HAS_WAITERS, HAS_WAITERS) == NO then\n        return",
+        "if true then\n        return", MODEL),
+    edit("a refused message that a lock is kept is reported", HAND_OVER,
+        "            return NO, YES\n", "            return NO, NO\n", MODEL),
+    edit("a waiter that can be reached is told that a lock is kept", HAND_OVER,
+        "      redis.call('ZREM', queue_key, request)\n", "      return NO, NO\n", MODEL),
+    edit("who is told that a lock is kept stays in the queue", HAND_OVER,
+        "    if fence then\n      request = redis", "    if true then\n      request = redis", MODEL),
+    edit("a withdrawal of the first waiter tells the next that a lock is kept", WITHDRAW,
+        "if were_queued > 0 and string.sub(lock.summary, MARK, MARK) == KEPT then", "if false then", MODEL),
+    edit("a withdrawal of waiters tells nobody that a held lock is kept", WITHDRAW,
+        " and string.sub(lock.summary, MARK, MARK) == KEPT then", " then", MODEL),
+    edit("a withdrawal that finds nobody in the queue tells nobody", WITHDRAW,
+        "if were_queued > 0 and string.sub(lock", "if string.sub(lock", MODEL),
     edit("a lock is kept only after a guard had it", HOLD, "if let Some((at_least, from)) = kept {",
         "if let Some((at_least, from)) = kept.or(self.terms.at_least.map(|at_least| (at_least, self.granted_at))) {", JOBS),
     edit("a set keeps no lock before it has all", LOCK_SET, "            guard.at_least(None)?;\n", "", SETS),

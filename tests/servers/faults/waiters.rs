@@ -51,6 +51,23 @@ async fn killed_process_at_the_head_of_the_queue_delays_no_other() {
     assert_eq!(waiting(&server, NAME).await, 0);
 }
 
+/// Race: The first waiter is dead when a lock is kept taken for a while.
+#[tokio::test]
+async fn lock_that_is_free_by_time_goes_to_the_next_waiter_though_the_first_is_dead() {
+    let server = Server::start().await;
+    // The clients poll after 27 s.
+    let locks = settings().claim_window(30 * SECOND).heartbeat(120 * SECOND);
+    let locks = locks.connect(&server.url()).await.unwrap();
+    let guard = locks.lock(NAME).at_least(2 * SECOND).acquire().await.unwrap();
+    let mut dead = queued_part(&server, 100, 0).await;
+    let waiter = in_line(&server, &locks, NAME, 101).await;
+    subscribed(&server, 2).await;
+    kill(&server, &mut dead).await;
+    guard.release().await.unwrap();
+    granted(waiter, 12 * SECOND).await.release().await.unwrap();
+    assert_eq!(waiting(&server, NAME).await, 0);
+}
+
 /// Race: A waiter dies in the queue.
 #[tokio::test]
 async fn process_killed_in_the_middle_of_the_queue_lets_no_waiter_overtake() {

@@ -202,6 +202,34 @@ fn nothing_changes_a_lock_that_is_kept() {
 }
 
 #[test]
+fn the_first_waiter_that_can_be_reached_is_told_that_a_lock_is_kept() {
+    let mut world = World::new();
+    let holder = world.grant(&request(1));
+    for client in 2..=5 {
+        world.queue(&request(client));
+    }
+    for client in [2, 3] {
+        world.wires.uncounted.insert(world.channel_of(client));
+    }
+    let keep = ReleaseWhat::Keep {
+        fence: holder.fence,
+        at_least: Duration::from_millis(LEASE_MS / 2),
+        until: ServerTime::MAX,
+    };
+    world.release(&holder.request, keep);
+    assert_eq!(world.wires.told, [world.channel_of(4)]);
+    assert_eq!(world.inspect().waiting, 2, "the others have left the queue");
+    // A withdrawal of the first one tells the next. The second time, nobody leaves the queue.
+    for _ in 0..2 {
+        world.withdraw(&[request(4)]);
+        assert_eq!(world.wires.told, [4, 5].map(|client| world.channel_of(client)));
+    }
+    assert_eq!(world.wires.pushes, [Push::Kept, Push::Kept]);
+    world.pass(LEASE_MS / 2);
+    world.grant(&request(5));
+}
+
+#[test]
 fn a_late_give_back_does_not_free_a_newer_grant() {
     let mut world = World::new();
     let first = world.grant(&request(1));

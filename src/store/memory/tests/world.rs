@@ -35,6 +35,8 @@ pub(super) struct Wires {
     /// Channels on which the caller may not publish.
     pub(super) denied: BTreeSet<String>,
     pub(super) pushes: Vec<Push>,
+    /// The channels of these messages.
+    pub(super) told: Vec<String>,
 }
 
 impl Channels for Wires {
@@ -47,6 +49,7 @@ impl Channels for Wires {
             return false;
         }
         self.pushes.push(Push::parse(message).unwrap());
+        self.told.push(channel.to_owned());
         true
     }
 }
