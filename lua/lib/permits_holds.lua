@@ -17,6 +17,8 @@ local LONG = '-----------------------------------------------------------------'
 
 local lock_key, clients_key, timers_key, client
 local used, fence, kept_until, slots = 0, '', RELEASED_UNTIL, ''
+-- How many permits were in use before the script.
+local used_before = 0
 -- The number of requests in the queue.
 local queued = 0
 -- Whether the header must be written, and whether so many holds were over that some are left. The earliest
@@ -155,6 +157,7 @@ local function open(its_lock_key, queue_key, its_clients_key, its_timers_key, re
     kept_until = string.sub(header, KEPT_UNTIL, KEPT_UNTIL_END)
   end
   if used > 0 then
+    used_before = used
     slots = string.sub(header, SLOTS)
     if timed == 0 or now < string.sub(header, SEEN, SEEN_END) then
       rebuild()

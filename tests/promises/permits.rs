@@ -19,6 +19,8 @@ on_each_backend! {
     a_request_for_many_permits_is_not_overtaken,
     a_try_takes_permits_only_if_nobody_waits,
     each_caller_counts_by_the_capacity_that_it_gave,
+    a_larger_capacity_does_not_wait_for_a_smaller_one,
+    a_smaller_capacity_is_not_overtaken_for_good,
     one_release_lets_in_all_that_fit,
     a_crashed_or_lost_holder_gives_back_its_permits_alone,
     a_wait_for_permits_dropped_at_any_poll_leaves_nothing,
@@ -148,6 +150,55 @@ async fn each_caller_counts_by_the_capacity_that_it_gave(backend: Backend) {
         guards.pop().unwrap().release().await.unwrap();
     }
     assert!(!is_busy(&narrow).await);
+}
+
+async fn a_larger_capacity_does_not_wait_for_a_smaller_one(backend: Backend) {
+    let (old, new) = (backend.client().await, backend.client().await);
+    let (narrow, wide) = (old.semaphore("a", 2), new.semaphore("a", 4));
+    let held = [narrow.acquire().await.unwrap(), narrow.acquire().await.unwrap()];
+    let waits = tokio::spawn(narrow.acquire());
+    backend.queued(&narrow, 1, 1).await;
+    let mut over = Vec::new();
+    for _ in 0..2 {
+        over.push(
+            timeout(SOON, wide.acquire())
+                .await
+                .expect("two of four are free")
+                .unwrap(),
+        );
+    }
+    // The next one waits for a permit, and for no smaller capacity.
+    let next = tokio::spawn(wide.acquire());
+    backend.queued(&narrow, 2, 2).await;
+    over.remove(0).release().await.unwrap();
+    over.push(in_time(next).await);
+    assert_eq!(wide.status().await.unwrap().waiting, 1);
+    drop((held, over));
+    in_time(waits).await.release().await.unwrap();
+    becomes_free(&wide).await;
+}
+
+async fn a_smaller_capacity_is_not_overtaken_for_good(backend: Backend) {
+    let (old, new) = (backend.client().await, backend.client().await);
+    let (narrow, wide) = (old.semaphore("a", 1), new.semaphore("a", 3));
+    let held = narrow.acquire().await.unwrap();
+    let first = tokio::spawn(narrow.acquire());
+    backend.queued(&narrow, 1, 1).await;
+    for _ in 0..3 {
+        let over = timeout(SOON, wide.acquire())
+            .await
+            .expect("two of three are free");
+        over.unwrap().release().await.unwrap();
+    }
+    // Three permits were granted over the first. Now all wait behind it.
+    let mut next = tokio::spawn(wide.acquire());
+    backend.queued(&narrow, 2, 2).await;
+    assert!(is_busy(&wide).await && (&mut next).now_or_never().is_none());
+    held.release().await.unwrap();
+    let first = in_time(first).await;
+    in_time(next).await.release().await.unwrap();
+    first.release().await.unwrap();
+    becomes_free(&wide).await;
 }
 
 async fn one_release_lets_in_all_that_fit(backend: Backend) {

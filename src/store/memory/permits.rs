@@ -38,6 +38,9 @@ pub(crate) struct Permits {
     /// timer may be early. The first call that finds it due corrects it.
     pub(crate) timers: Queue,
     pub(crate) queue: Queue,
+    /// The request that was overtaken last, and how many permits were granted over it while it was the first
+    /// in the queue.
+    pub(crate) overtaken: Option<(RequestId, u32)>,
     /// Client → server time (ms) until which the client counts as alive.
     pub(crate) clients: HashMap<String, u64>,
     /// The time in ms after which nothing of these permits is needed.
@@ -77,6 +80,12 @@ impl Permits {
         self.timers.add(time, request);
     }
 
+    /// How many permits were granted over a request while it was the first in the queue.
+    fn overtaken_by(&self, request: &RequestId) -> u32 {
+        let overtaken = self.overtaken.as_ref().filter(|(last, _)| last == request);
+        overtaken.map_or(0, |(_, permits)| *permits)
+    }
+
     pub(crate) fn keep_until(&mut self, until: u64) {
         self.kept_until = self.kept_until.max(until);
     }
@@ -93,6 +102,8 @@ pub(crate) struct OpenPermits<'a> {
     /// The caller's client is awake. It keeps its presence record if it did not claim a grant. A call that
     /// only reads has no caller, and takes no client for dead.
     caller: Option<&'a str>,
+    /// How many permits were in use before the call.
+    used_before: u32,
     /// Some holds that are over may still be there, because the bound was reached.
     unsettled: bool,
 }
@@ -107,6 +118,7 @@ impl<'a> OpenPermits<'a> {
         caller: Option<&'a str>,
     ) -> OpenPermits<'a> {
         let mut open = OpenPermits {
+            used_before: permits.used,
             permits,
             keys,
             now,

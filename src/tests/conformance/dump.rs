@@ -58,8 +58,10 @@ pub(super) fn of_permits(permits: &Permits) -> Data {
         .collect();
     let header = format!("permits={seen} {used:05} {fence} {taken_until:013} {slots}");
     let header = (fence > 0).then_some(header);
+    let overtaken = permits.overtaken.as_ref();
+    let overtaken = overtaken.map(|(request, permits)| format!("overtaken={permits} {request}"));
     [
-        sorted(holds.chain(header)),
+        sorted(holds.chain(header).chain(overtaken)),
         queue(&permits.queue),
         clients(&permits.clients),
         queue(&permits.timers),

@@ -32,7 +32,7 @@ const CASES: u32 = 1_000;
 const ENOUGH_CASES: u32 = 5_000;
 
 /// The kinds of replies that must occur in many runs.
-const KINDS: [&str; 25] = [
+const KINDS: [&str; 26] = [
     "granted by an earlier push",
     "granted",
     "contended, subscription seen",
@@ -56,6 +56,7 @@ const KINDS: [&str; 25] = [
     "a push of several grants",
     "a push of permits that stay taken",
     "several pushes",
+    "granted over a full request",
     "refused: out of memory",
     "refused: no writes",
 ];
@@ -349,8 +350,12 @@ impl World<'_> {
         self.pub_sub.allowed = (trouble == Some(Trouble::NoPublish)).then(|| self.clients[0].to_string());
         self.pub_sub.denied = false;
         let before: BTreeSet<_> = self.permits().holds.values().map(|hold| hold.fence).collect();
+        let overtaken = self.permits().overtaken.clone();
         let expected = call.execute(&mut self.rules, now, &mut self.pub_sub);
         self.setting.reached.insert(O::kind(&expected));
+        if self.permits().overtaken != overtaken {
+            self.setting.reached.insert("granted over a full request");
+        }
         self.check_promises(&before, O::leaves_none(&expected));
         Box::new(move |reply| {
             let (time, reply) = call.read(&reply.unwrap()).unwrap();

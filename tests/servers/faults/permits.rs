@@ -121,6 +121,48 @@ async fn a_writer_killed_at_the_head_keeps_no_reader_out() {
     }
 }
 
+/// Race: A waiter that names a smaller capacity dies, as in a rolling change that raises a limit.
+#[tokio::test]
+async fn a_waiter_killed_with_a_smaller_capacity_keeps_nobody_out() {
+    let server = Server::start().await;
+    let locks = connect(&server.url()).await;
+    let semaphore = locks.semaphore(NAME, 9);
+    let held = semaphore.clone().permits(3).acquire().await.unwrap();
+    let mut dead = parts::client_of(&server, "1/2", "30000", "30000");
+    dead.tell("acquire 100");
+    queued(&server, SEMAPHORE, 100).await;
+    // Before this, they would be passed over now, and come back to their places.
+    listening(&server, 1).await;
+    dead.kill();
+    listening(&server, 0).await;
+    let tried = semaphore.try_acquire().await.expect("six of nine are free");
+    assert_eq!(waiting(&server, SEMAPHORE).await, 0);
+    tried.release().await.unwrap();
+    held.release().await.unwrap();
+    nothing_left(&server, SEMAPHORE).await;
+}
+
+/// Race: The first waiter is dead when permits are kept taken for a while.
+#[tokio::test]
+async fn permits_that_come_back_by_time_reach_the_next_waiter_though_the_first_is_dead() {
+    let server = Server::start().await;
+    // The clients poll after 27 s.
+    let locks = settings().claim_window(30 * SECOND).heartbeat(120 * SECOND);
+    let locks = locks.connect(&server.url()).await.unwrap();
+    let semaphore = locks.semaphore(NAME, 1);
+    let held = semaphore.clone().at_least(2 * SECOND).acquire().await.unwrap();
+    let mut dead = parts::client_of(&server, "1/1", "30000", "30000");
+    dead.tell("acquire 1");
+    queued(&server, SEMAPHORE, 1).await;
+    let next = in_line(&server, &semaphore, SEMAPHORE, 2).await;
+    listening(&server, 2).await;
+    dead.kill();
+    listening(&server, 1).await;
+    held.release().await.unwrap();
+    granted(next, IN_TIME).await.release().await.unwrap();
+    nothing_left(&server, SEMAPHORE).await;
+}
+
 /// Race: A waiter dies after its grant.
 #[tokio::test]
 async fn permits_handed_to_a_killed_process_come_back_after_a_claim_window() {

@@ -135,9 +135,94 @@ fn each_request_counts_by_its_own_capacity() {
     let first = world.grant(&asks(1, 1, 1, 1));
     world.grant(&asks(2, 1, 1, 2));
     assert_eq!(world.queue(&asks(3, 1, 1, 2)).ahead, 0);
-    assert_eq!(world.queue(&asks(4, 1, 1, 3)).ahead, 1, "it does not overtake");
+    world.grant(&asks(4, 1, 1, 3));
     world.give(&first);
-    assert_eq!(world.told(), [[asks(3, 1, 1, 2)], [asks(4, 1, 1, 3)]]);
+    assert_eq!(world.told(), Vec::<Vec<_>>::new(), "2 of 2 are in use");
+}
+
+#[test]
+fn a_larger_capacity_overtakes_until_as_many_permits_were_granted_over_the_first() {
+    let mut world = semaphore();
+    let [first, second] = [1, 2].map(|client| world.grant(&asks(client, 1, 1, 2)));
+    world.queue(&asks(3, 1, 1, 2));
+    let mut held: Vec<_> = (4..=5)
+        .map(|client| world.grant(&asks(client, 1, 1, 4)))
+        .collect();
+    for client in [6, 7] {
+        let wide = asks(client, 1, 1, 4);
+        world.queue(&wide);
+        world.give(&held.remove(0));
+        assert_eq!(world.told(), [[wide.clone()]]);
+        held.push(world.permits().grant_of(&wide).unwrap());
+    }
+    // Four permits were granted over it.
+    world.queue(&asks(8, 1, 1, 4));
+    world.give(&held.remove(0));
+    assert_eq!(world.contended(&asks(9, 1, 1, 4), Mode::Try).ahead, 2);
+    world.give(&first);
+    assert_eq!((world.told(), world.in_use()), (Vec::<Vec<_>>::new(), 2));
+    world.give(&second);
+    assert_eq!(world.told(), [[asks(3, 1, 1, 2)], [asks(8, 1, 1, 4)]]);
+    // The next first request is counted anew.
+    world.queue(&asks(10, 1, 1, 2));
+    world.grant(&asks(11, 1, 1, 4));
+}
+
+#[test]
+fn a_request_that_collects_permits_is_not_overtaken() {
+    let mut world = semaphore();
+    world.grant(&asks(1, 1, 1, 2));
+    world.queue(&asks(2, 1, 2, 2));
+    assert_eq!(world.queue(&asks(3, 1, 1, 9)).ahead, 1, "one of two is free");
+}
+
+#[test]
+fn one_large_request_does_not_overtake_beyond_its_capacity() {
+    let mut world = semaphore();
+    world.grant(&asks(1, 1, 1, 1));
+    world.queue(&asks(2, 1, 1, 1));
+    let wide = world.grant(&asks(3, 1, 3, 5));
+    world.give(&wide);
+    assert_eq!(world.queue(&asks(4, 1, 3, 5)).ahead, 1, "3 and 3 are more than 5");
+}
+
+#[test]
+fn a_call_steps_over_sixty_four_full_requests() {
+    for (full, overtakes) in [(64, true), (65, false)] {
+        let mut world = semaphore();
+        world.grant(&asks(1, 1, 1, 1));
+        for n in 1..=full {
+            world.queue(&asks(2, n, 1, 1));
+        }
+        world.ask(&world.call(&asks(3, 1, 1, 2), Mode::Register));
+        assert_eq!(world.in_use() == 2, overtakes, "{full}");
+    }
+}
+
+#[test]
+fn an_unreachable_request_with_a_smaller_capacity_keeps_nobody_out() {
+    for mode in [Mode::Try, Mode::Register] {
+        let mut world = semaphore();
+        world.grant(&asks(1, 1, 3, 3));
+        for n in 1..=100 {
+            world.queue(&asks(2, n, 1, 2));
+        }
+        world.wires.uncounted.insert(world.channel_of(2));
+        let granted = world.acquire(&asks(3, 1, 1, 4), mode);
+        assert!(matches!(granted, Acquired::Granted { .. }), "{granted:?}");
+        assert_eq!(world.inspect().waiting, 0);
+        assert_eq!(world.permits().overtaken, None, "the dead are not overtaken");
+    }
+    // A release finds it too.
+    let mut world = semaphore();
+    let first = world.grant(&asks(1, 1, 1, 3));
+    world.grant(&asks(2, 1, 2, 3));
+    world.queue(&asks(3, 1, 1, 2));
+    world.queue(&asks(4, 1, 1, 3));
+    world.wires.uncounted.insert(world.channel_of(3));
+    world.give(&first);
+    assert_eq!(world.told(), [[asks(4, 1, 1, 3)]]);
+    assert_eq!(world.inspect().waiting, 0);
 }
 
 #[test]
@@ -317,6 +402,26 @@ fn who_becomes_the_first_waiter_is_told_that_permits_are_kept() {
     world.pass(700);
     world.withdraw(&[asks(3, 1, 2, 3)]);
     assert_eq!(world.told(), [[asks(4, 1, 2, 3)]]);
+}
+
+#[test]
+fn the_first_waiter_that_can_be_reached_is_told_that_permits_are_kept() {
+    let mut world = semaphore();
+    let [first, second] = [1, 2].map(|client| world.grant(&one(client)));
+    for client in 3..=6 {
+        world.queue(&one(client));
+    }
+    for client in [3, 5] {
+        world.wires.uncounted.insert(world.channel_of(client));
+    }
+    world.keep(&first, 700);
+    assert_eq!(world.wires.told, [world.channel_of(4)]);
+    assert_eq!(world.inspect().waiting, 3, "the one before it has left the queue");
+    // When it has its permit, so does the next one.
+    world.give(&second);
+    assert_eq!(world.told(), [vec![], vec![one(4)], vec![]]);
+    assert_eq!(world.wires.told.last(), Some(&world.channel_of(6)));
+    assert_eq!(world.inspect().waiting, 1);
 }
 
 #[test]

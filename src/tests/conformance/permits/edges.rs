@@ -326,6 +326,42 @@ fn many_readers_are_let_in_at_once() {
     world.check();
 }
 
+/// A call reads the queue in parts, and looks only so far for a larger capacity. The rules agree.
+#[test]
+fn a_larger_capacity_overtakes_as_many_full_requests_as_a_call_looks_at() {
+    for (full, overtakes) in [(64, true), (65, false)] {
+        let mut setting = Setting::bounded(400);
+        let mut world = World::new(&mut setting, Capacities::Of(&[1]));
+        (0..3).for_each(|client| world.step(&Step::Subscribe { client }));
+        let held = world.acquisition(&request(0, 0, 2, 2));
+        world.make(held.clone(), None);
+        for n in 0..full {
+            world.now_us += 1;
+            let narrow = world.acquisition(&request(1, n, 1, 1));
+            world.make(narrow, None);
+        }
+        world.now_us += 1;
+        let wide = world.acquisition(&request(2, 0, 1, 3));
+        world.make(wide, None);
+        assert_eq!(world.permits().used == 3, overtakes, "{full}");
+        // All of them are dead.
+        world.step(&Step::Unsubscribe { client: 1 });
+        world.now_us += 1;
+        let next = world.acquisition(&request(0, 1, 1, 3));
+        world.make(next, None);
+        assert_eq!((world.permits().used, world.permits().queue.len()), (3, 1));
+        let release = Release {
+            keys: held.keys.clone(),
+            what: ReleaseWhat::Grant(Fence::new(world.permits().holds[&held.request].fence).unwrap()),
+            request: held.request,
+            floor: None,
+        };
+        world.make(release, None);
+        assert_eq!(world.permits().queue.len(), 0);
+        world.check();
+    }
+}
+
 #[test]
 fn status_lists_a_hundred_holds_that_end_first() {
     let mut setting = Setting::start();

@@ -121,6 +121,8 @@ pub(super) fn cases() -> impl Strategy<Value = (Capacities, Vec<Step>)> {
         Capacities::Of(&[3]),
         Capacities::Of(&[5]),
         Capacities::Of(&[2, 3, 5]),
+        Capacities::Of(&[2, 3, 5]),
+        Capacities::Of(&[1, 2, 9]),
         Capacities::ReadWrite,
         Capacities::ReadWrite,
     ];

@@ -7,7 +7,7 @@ use crate::single::configuration::{
 use crate::single::permits;
 use crate::single::properties::{
     CAPACITY, CLAIM_WINDOW, LARGER_FENCES, NEWEST_FENCE, NO_GHOST_HOLDER, NO_LOST_WAKE_UP, NO_OVERTAKING,
-    NOBODY_FORGOTTEN, NOT_LEFT_FREE, ONE_HOLDER,
+    NO_STARVING, NOBODY_FORGOTTEN, NOT_LEFT_FREE, ONE_HOLDER,
 };
 use crate::single::rules::Rule;
 
@@ -40,7 +40,7 @@ const fn example(
 
 const PAIR: &[usize] = &[1, 1];
 
-pub const COUNTEREXAMPLES: [Counterexample; 31] = [
+pub const COUNTEREXAMPLES: [Counterexample; 33] = [
     example(
         &[Rule::NewIdAfterWithdrawal],
         TWICE_SLOW.with_callers(PAIR),
@@ -111,6 +111,12 @@ pub const COUNTEREXAMPLES: [Counterexample; 31] = [
     example(&[Rule::ReserveFences], TURNS, NEWEST_FENCE),
     example(&[Rule::TellLastFence], TURNS, NEWEST_FENCE),
     example(&[Rule::HeadBlocks], permits::CALM, NO_OVERTAKING),
+    example(
+        &[Rule::LargerCapacityOvertakes],
+        permits::CAPACITIES,
+        NOT_LEFT_FREE,
+    ),
+    example(&[Rule::BoundOvertaking], permits::CAPACITIES, NO_STARVING),
     example(&[Rule::GrantAllThatFit], permits::CALM, NOT_LEFT_FREE),
     example(&[Rule::PassOverDeadHead], permits::CRASH, NOT_LEFT_FREE),
     example(&[Rule::OneFenceEach], permits::CALM, LARGER_FENCES),

@@ -64,15 +64,15 @@ impl Protocol {
         outcome
     }
 
-    /// Whether this call ends with enough permits free for the first reachable request. One that asks by this
-    /// call counts as reachable. No script looks beyond a request by whose capacity no permit is free.
+    /// Whether this call ends with enough permits free for the first reachable request of those that are not
+    /// full. One that asks by this call counts as reachable.
     fn leaves_free(&self, state: &State, call: &Call) -> bool {
         let asks = |request| matches!(call, Call::Acquire(acquire) if acquire.request == request);
         for &(_, request) in &state.server.queue {
             let Permits { weight, capacity } = state.requests[request].permits;
-            let free = capacity.saturating_sub(state.server.used);
-            if free == 0 || asks(request) || self.is_reachable(state, request) {
-                return weight <= free;
+            let used = state.server.used;
+            if used < capacity && (asks(request) || self.is_reachable(state, request)) {
+                return used.max(state.server.granted_over_first(request)) + weight <= capacity;
             }
         }
         false

@@ -65,8 +65,18 @@ const DISCONNECT: Configuration = Configuration::of_permits(
     },
 );
 
+/// One client names a smaller capacity than the other.
+const MIXED: &[Permits] = &[
+    permits(1, 2),
+    permits(2, 4),
+    permits(2, 4),
+    permits(2, 4),
+    permits(2, 4),
+];
+pub const CAPACITIES: Configuration = CALM.for_callers(&[1, 4], MIXED);
+
 /// Configurations that are explored completely in little time. They run with the tests.
-pub const SMALL: [Configuration; 14] = [
+pub const SMALL: [Configuration; 17] = [
     CALM,
     CRASH,
     CRASH.with_mixed_client(),
@@ -132,6 +142,9 @@ pub const SMALL: [Configuration; 14] = [
         },
     )
     .for_callers(&[1, 1, 1], &[permits(1, 2), permits(1, 3), permits(2, 3)]),
+    CAPACITIES.for_callers(&[1, 3], MIXED),
+    CRASH.for_callers(&[1, 2], MIXED),
+    DISCONNECT.for_callers(&[1, 2], MIXED),
     Configuration {
         rules: CALM.rules.without(Rule::Timer),
         ..Configuration::of_permits("nothing goes wrong, no timers", NOTHING)

@@ -18,14 +18,17 @@ pub const NO_LOST_WAKE_UP: &str = "nobody waits in a state at rest";
 pub const NOBODY_FORGOTTEN: &str = "waiting requests are queued or will be told";
 pub const NO_GHOST_HOLDER: &str = "a quiet lock is not held for a live client that does not know it";
 pub const NO_GHOST_ENTRY: &str = "nobody is queued without waiting";
-pub const NO_OVERTAKING: &str = "nobody in the queue is overtaken";
+pub const NO_OVERTAKING: &str =
+    "nobody in the queue is overtaken, unless it is full, by a request with a larger capacity";
+pub const NO_STARVING: &str = "nobody is overtaken for good";
 pub const NOT_LEFT_FREE: &str =
     "no script leaves free what the first reachable request in the queue waits for";
 pub const CLAIM_WINDOW: &str = "an unread push delays nobody for a whole lease";
 
 /// What must hold of permits too, beside that of a lock.
-pub fn of_permits() -> [Property<Protocol>; 3] {
+pub fn of_permits() -> [Property<Protocol>; 4] {
     [
+        Property::always(NO_STARVING, |_, state: &State| !state.history.overtaken_often),
         Property::always(CAPACITY, |_, state: &State| {
             let holds = state.server.holds.iter();
             let granted = holds.map(|hold| (hold.fence, state.requests[hold.request].permits));

@@ -106,15 +106,21 @@ impl Protocol {
         presence.record && presence.subscriber
     }
 
-    /// Records whether a request in the queue was there before the one that got the lock.
-    pub fn note_overtaken(&self, state: &mut State, granted: (Ticket, RequestId)) {
-        let came_before = |&(_, other): &(Ticket, RequestId)| {
-            let other = &state.requests[other];
-            other.stage == Stage::Waiting
+    /// Records whether a request in the queue was there before the one that got the permits. `used` is how
+    /// many were in use before.
+    pub fn note_overtaken(&self, state: &mut State, granted: (Ticket, RequestId), used: u8) {
+        let by = state.requests[granted.1].permits;
+        for &(_, other) in &state.server.queue {
+            let other = &mut state.requests[other];
+            let came_before = other.stage == Stage::Waiting
                 && !other.missed_turn
-                && other.arrived.is_some_and(|arrived| arrived < granted.0)
-        };
-        state.history.overtaken |= state.server.queue.iter().any(came_before);
+                && other.arrived.is_some_and(|arrived| arrived < granted.0);
+            if came_before {
+                other.overtaken += by.weight;
+                state.history.overtaken |= used < other.permits.capacity;
+                state.history.overtaken_often |= other.overtaken > by.capacity;
+            }
+        }
     }
 
     /// What happens sooner or later without any fault. The leases of dead holders are separate, because they

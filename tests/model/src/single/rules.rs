@@ -33,6 +33,8 @@ pub enum Rule {
     ReserveFences,
     TellLastFence,
     HeadBlocks,
+    LargerCapacityOvertakes,
+    BoundOvertaking,
     GrantAllThatFit,
     PassOverDeadHead,
     OneFenceEach,
@@ -41,7 +43,7 @@ pub enum Rule {
 }
 
 impl Rule {
-    pub const ALL: [Rule; 34] = [
+    pub const ALL: [Rule; 36] = [
         Rule::ReleaseNamesFence,
         Rule::NewIdAfterWithdrawal,
         Rule::WithdrawAfterSuccess,
@@ -71,6 +73,8 @@ impl Rule {
         Rule::ReserveFences,
         Rule::TellLastFence,
         Rule::HeadBlocks,
+        Rule::LargerCapacityOvertakes,
+        Rule::BoundOvertaking,
         Rule::GrantAllThatFit,
         Rule::PassOverDeadHead,
         Rule::OneFenceEach,
@@ -113,6 +117,10 @@ impl fmt::Display for Rule {
             }
             Rule::TellLastFence => "a release tells the last fence that its hold used",
             Rule::HeadBlocks => "a request for which there are too few permits blocks those behind it",
+            Rule::LargerCapacityOvertakes => "a request with a larger capacity overtakes those that are full",
+            Rule::BoundOvertaking => {
+                "what is granted over the first request fits into the capacity of the next"
+            }
             Rule::GrantAllThatFit => "a hand-over gives out permits as long as there are enough",
             Rule::PassOverDeadHead => "an unreachable request for which there are too few permits is removed",
             Rule::OneFenceEach => "each hold has a fence of its own",

@@ -22,6 +22,15 @@ impl Server {
         self.held().any(|hold| hold.request == request)
     }
 
+    /// How many permits were granted over the first request in the queue, unless this one is the first.
+    pub fn granted_over_first(&self, request: RequestId) -> u8 {
+        let first = self.queue.first().map(|&(_, first)| first);
+        let overtaken = self
+            .overtaken
+            .filter(|&(last, _)| Some(last) == first && last != request);
+        overtaken.map_or(0, |(_, permits)| permits)
+    }
+
     fn grant_of(&self, request: RequestId) -> Option<Grant> {
         let hold = self.held().find(|hold| hold.request == request)?;
         Some(Grant {
@@ -195,23 +204,36 @@ impl Protocol {
         let mut is_granted = false;
         let mut fence = state.server.fence + 1;
         // How many requests at the head of the queue stay there.
-        let mut blocked = 0;
-        while let Some(&place) = state.server.queue.get(blocked) {
+        let mut stay = 0;
+        while let Some(&place) = state.server.queue.get(stay) {
             let request = place.1;
             let client = self.client_of(request);
             let Permits { weight, capacity } = state.requests[request].permits;
-            let free = capacity.saturating_sub(state.server.used);
-            let fits = weight <= free;
+            let used = state.server.used;
+            let is_full = used >= capacity;
             let mine = caller == Some(request);
             let reachable = mine || self.is_reachable(state, request);
-            if !fits && (reachable || free == 0 || !self.has(Rule::PassOverDeadHead)) {
-                if self.has(Rule::HeadBlocks) {
+            // A script does not look as far, and guesses from what it has read.
+            let steps = is_full
+                && self.has(Rule::LargerCapacityOvertakes)
+                && (state.server.queue.iter())
+                    .any(|&(_, other)| state.requests[other].permits.capacity > used);
+            let granted_over = state.server.granted_over_first(request);
+            let overtakes_too_often = granted_over + weight > capacity && self.has(Rule::BoundOvertaking);
+            let waits = used + weight > capacity || overtakes_too_often;
+            // Of several full requests, only the first must be reachable.
+            let stays = match is_full {
+                true => reachable || !steps || stay > 0,
+                false => waits && (reachable || !self.has(Rule::PassOverDeadHead)),
+            };
+            if stays {
+                if !steps && self.has(Rule::HeadBlocks) {
                     break;
                 }
-                blocked += 1;
+                stay += 1;
                 continue;
             }
-            state.server.queue.remove(blocked);
+            state.server.queue.remove(stay);
             let grant = Grant {
                 request,
                 fence,
@@ -219,6 +241,9 @@ impl Protocol {
                 late: false,
             };
             if reachable {
+                if let Some(&(_, first)) = state.server.queue.first().filter(|_| stay > 0) {
+                    state.server.overtaken = Some((first, granted_over + weight));
+                }
                 state.server.fence = fence;
                 state.server.used += weight;
                 state.server.holds.push(Hold {
@@ -234,7 +259,7 @@ impl Protocol {
                 } else {
                     tell(state, client, grant, &mut told);
                 }
-                self.note_overtaken(state, place);
+                self.note_overtaken(state, place, used);
                 if !self.has(Rule::GrantAllThatFit) {
                     break;
                 }

@@ -33,6 +33,9 @@ pub struct Server {
     /// Queued requests, in the order of their tickets.
     pub queue: Vec<(Ticket, RequestId)>,
     pub next_ticket: Ticket,
+    /// The request that was overtaken last, and how many permits were granted over it while it was the first
+    /// in the queue.
+    pub overtaken: Option<(RequestId, u8)>,
     /// The presence of each client.
     pub presence: Vec<Presence>,
 }
@@ -100,6 +103,8 @@ pub struct Request {
     pub unanswered: bool,
     /// History: the first place of this request, or of the one that it continues, that its client was told.
     pub arrived: Option<Ticket>,
+    /// History: how many permits were granted to requests that came later, with a larger capacity.
+    pub overtaken: u8,
     /// History: it was unreachable at its turn, or heard of it too late, and has not come back since.
     pub missed_turn: bool,
 }
@@ -235,8 +240,11 @@ pub struct History {
     pub newest_of_all_permits: Fence,
     /// A holder believed in an older fence than an earlier one beside which it cannot hold.
     pub went_back: bool,
-    /// A request in the queue was overtaken by a later one.
+    /// A request in the queue was overtaken by a later one whose capacity is no larger, or while permits of
+    /// its own capacity were free.
     pub overtaken: bool,
+    /// A request in the queue was overtaken by more permits than a capacity.
+    pub overtaken_often: bool,
     /// A script ended with enough permits free for the first reachable request in the queue.
     pub left_free: bool,
 }
