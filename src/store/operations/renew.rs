@@ -76,11 +76,20 @@ impl Operation for Renew {
         }
     }
 
-    fn script_call(&self, _: PubSubMode, _: Declared) -> ScriptCall {
-        renewal(
-            ScriptCall::of_lock(&RENEWALS, &self.keys, Declared::LockAlone),
-            self,
-        )
+    fn script_call(&self, _: PubSubMode, declared: Declared) -> ScriptCall {
+        let Keys { lock, timers, .. } = &*self.keys;
+        let script_call = match declared {
+            Declared::All if self.prolongs_timers() => {
+                ScriptCall::new(RENEWALS.of(self.keys.kind), &[lock, timers])
+            }
+            _ => ScriptCall::of_lock(&RENEWALS, &self.keys, Declared::LockAlone),
+        };
+        renewal(script_call, self)
+    }
+
+    /// A renewal of a lock has no other key anyway.
+    fn goes_alone(&self) -> bool {
+        self.prolongs_timers()
     }
 
     fn read(&self, reply: &str) -> Result<(ServerTime, Renewed), ReplyError> {
@@ -118,6 +127,14 @@ impl Operation for Renew {
         }
         lock.write_holds(&mut holder);
         Renewed::Until(ServerTime::from_ms(deadline))
+    }
+}
+
+impl Renew {
+    /// Permits may be held for as long as their holders live, with no call but renewals. So these keep the
+    /// timers, too.
+    fn prolongs_timers(&self) -> bool {
+        self.keys.kind != Kind::Lock
     }
 }
 

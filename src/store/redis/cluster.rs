@@ -95,10 +95,12 @@ impl ClusterStore {
 
     pub(crate) fn confirm(&self, call: Renew, within: Duration) -> Call<Confirmed> {
         let slot = slot_of(&call.keys.lock);
-        self.cluster
-            .route(slot, Duration::ZERO, false, move |server, call_options| {
-                server.confirm_in(call_options, call.clone(), within)
-            })
+        self.cluster.route(
+            slot,
+            Duration::ZERO,
+            call.goes_alone(),
+            move |server, call_options| server.confirm_in(call_options, call.clone(), within),
+        )
     }
 }
 

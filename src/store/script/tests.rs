@@ -405,11 +405,11 @@ fn poll_is_never_a_call_for_the_lock_alone() {
     }
 }
 
-/// A renewal has no other key, so that a slot which moves never stops it.
+/// A slot that moves never stops a renewal.
 #[test]
-fn of_the_calls_for_permits_a_renewal_alone_declares_one_key() {
+fn of_the_calls_for_permits_a_renewal_alone_can_declare_one_key() {
     let request = RequestId::with_permits(&ClientId::from_number(1), Duration::from_secs(5), 1, 2, 10);
-    for (kind, goes_alone) in [
+    for (kind, of_a_lock) in [
         (Kind::Lock, true),
         (Kind::Semaphore, false),
         (Kind::ReadWrite, false),
@@ -421,8 +421,17 @@ fn of_the_calls_for_permits_a_renewal_alone_declares_one_key() {
             withdraw(&keys, &request, None).goes_alone(),
             inspect(&keys, &request).goes_alone(),
         ];
-        assert_eq!(alone, [goes_alone; 4], "{kind:?}");
-        let renewal = invoked(&renewal(&keys, &request, false)).0;
-        assert_eq!(renewal.keys_and_args().0, [&keys.lock]);
+        assert_eq!(alone, [of_a_lock; 4], "{kind:?}");
+        let renewal = renewal(&keys, &request, false);
+        assert_eq!(renewal.goes_alone(), !of_a_lock);
+        for declared in [Declared::All, Declared::LockAlone] {
+            let call = renewal.script_call(PubSubMode::Plain, declared);
+            let is_alone = of_a_lock || declared == Declared::LockAlone;
+            let expected: &[&str] = match is_alone {
+                true => &[&keys.lock],
+                false => &[&keys.lock, &keys.timers],
+            };
+            assert_eq!(call.keys_and_args().0, expected, "{kind:?}");
+        }
     }
 }

@@ -362,6 +362,35 @@ fn a_larger_capacity_overtakes_as_many_full_requests_as_a_call_looks_at() {
     }
 }
 
+/// Nodes hold a permit for as long as they live, and nobody else comes for a long time.
+#[test]
+fn renewals_keep_the_timers() {
+    let mut setting = Setting::start();
+    let mut world = World::new(&mut setting, Capacities::Of(&[2]));
+    let held = world.grant(&request(0, 1, 1, 2));
+    let timers = world.keys.timers.clone();
+    for (declared, is_kept) in [(Declared::All, true), (Declared::LockAlone, false)] {
+        world.tell(&["PEXPIRE", &timers, "5000"]);
+        let renew = Renew {
+            keys: world.keys.clone(),
+            request: held.request.clone(),
+            fence: held.fence,
+            lease: Duration::from_secs(30),
+            cap: ServerTime::MAX,
+            on_demand: false,
+        };
+        let script_call = renew.script_call(PubSubMode::Plain, declared);
+        let reply = world.setting.scripts.call_in(None, script_call, world.now_us);
+        assert!(matches!(
+            renew.read(&reply.unwrap()).unwrap().1,
+            Renewed::Until(_)
+        ));
+        let [lock_ms, _, _, timers_ms] = world.snapshot().kept_ms;
+        assert!(lock_ms > 80_000, "{lock_ms}");
+        assert_eq!(timers_ms > 80_000, is_kept, "{timers_ms}");
+    }
+}
+
 #[test]
 fn status_lists_a_hundred_holds_that_end_first() {
     let mut setting = Setting::start();
