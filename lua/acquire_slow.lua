@@ -105,8 +105,11 @@ if deadline == FREE then
 end
 
 if mode == 'register' or mode == 'poll' then
-  redis.call('ZREMRANGEBYSCORE', clients_key, '-inf', now)
   redis.call('ZADD', clients_key, string.format('%d', now + heartbeat_ms), client)
+  local dead = redis.call('ZCOUNT', clients_key, '-inf', now)
+  if dead > 0 then
+    redis.call('ZPOPMIN', clients_key, math.min(dead, BOUND))
+  end
   extend_ttl(clients_key, heartbeat_ms)
   extend_ttl(queue_key, heartbeat_ms)
 end

@@ -1,9 +1,10 @@
 -- permits_release: release (release.lua) for a semaphore or a read/write lock, with the same arguments. It
 -- can also take some of the permits of a hold, which goes on with the rest.
 --
--- Returns `status request now deadline denied incomplete`, with a `deadline` of 0. The status is NEWER_FORMAT
--- or one of these:
+-- Returns `status request now deadline denied incomplete searched`, with a `deadline` of 0. The status is
+-- NEWER_FORMAT or one of these:
 local RELEASED, TAKEN = '1', '4'  -- TAKEN: there is no such hold, because it ran out, or was released already
+-- `searched` is a place other than START if 'force' has not found the hold yet: go on from there.
 --
 -- Writes the permits; the queue and the clients as it hands over.
 -- Publishes to requests in the queue for which there are permits.
@@ -14,7 +15,8 @@ local lock_key, queue_key, clients_key, timers_key = KEYS[1], KEYS[2], KEYS[3], 
 -- ARGV[2]  'grant', 'keep' or 'force', as in release.lua, or 'shrink'
 -- ARGV[3], ARGV[4]: as there. No two holds have the same fence
 -- ARGV[5], ARGV[6]: as there, and of no use here: there is no floor, and a hold serves one turn
--- ARGV[7]  'keep': as there. 'shrink': of 5 digits: how many permits the hold goes on with
+-- ARGV[7]  'keep': as there. 'shrink': of 5 digits: how many permits the hold goes on with. 'force': where
+--          the search goes on (or none: from the start)
 -- ARGV[8]  'keep': as there
 local request, what, its_fence, channel_prefix = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local _, _, extra, latest = ARGV[5], ARGV[6], ARGV[7], ARGV[8]
@@ -22,14 +24,16 @@ local _, _, extra, latest = ARGV[5], ARGV[6], ARGV[7], ARGV[8]
 if not open(lock_key, queue_key, clients_key, timers_key, request) then
   return NEWER_FORMAT .. ' ' .. request .. ' ' .. now .. ' 0'
 end
-local holder = request
+local holder, searched = request, START
 if what == 'force' then
-  -- Only people name a hold by its fence alone.
-  local all = redis.call('HGETALL', lock_key)
-  for i = 1, #all, 2 do
-    if string.sub(all[i], KIND, KIND_END) == HOLD_FIELD
-      and string.sub(all[i + 1], HOLD_FENCE, HOLD_FENCE_END) == its_fence then
-      holder = string.sub(all[i], HOLDER)
+  -- Only people name a hold by its fence alone. There may be very many holds.
+  local page = redis.call('HSCAN', lock_key, extra or START, 'COUNT', PART)
+  local found = page[2]
+  searched = page[1]
+  for i = 1, #found, 2 do
+    if string.sub(found[i], KIND, KIND_END) == HOLD_FIELD
+      and string.sub(found[i + 1], HOLD_FENCE, HOLD_FENCE_END) == its_fence then
+      holder, searched = string.sub(found[i], HOLDER), START
     end
   end
 end
@@ -62,4 +66,4 @@ elseif extra < weight then
   used, changed = used - weight + extra, true
 end
 local more, denied = hand_over(queue_key, channel_prefix, keeps)
-return status .. ' ' .. request .. ' ' .. now .. ' 0 ' .. denied .. ' ' .. more
+return status .. ' ' .. request .. ' ' .. now .. ' 0 ' .. denied .. ' ' .. more .. ' ' .. searched

@@ -9,9 +9,6 @@ local lock_key, timers_key = KEYS[1], KEYS[2]
 -- ARGV[1], ARGV[2], ARGV[3], ARGV[4]: as in renew.lua
 local request, its_fence, lease_ms, cap_ms = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
--- Written in the place of the time if the clock was set back: the next script makes the timers again.
-local STALE = '9999999999999'
-
 local header = redis.call('HGET', lock_key, 'permits') or ''
 if header >= NEWER then
   return NEWER_FORMAT .. ' ' .. request .. ' ' .. now .. ' 0'

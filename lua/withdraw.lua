@@ -20,7 +20,7 @@ local CLOCK_BEHIND = '6'  -- nothing done: the floor is more than MAX_AHEAD_US a
 --          the next one (acquire.lua)
 -- KEYS[3]  sorted set: the clients, client -> alive until (ms)
 local lock_key, queue_key, clients_key = KEYS[1], KEYS[2], KEYS[3]
--- ARGV[1]  string: the requests, of one client, with a space between two; 1,000 at most
+-- ARGV[1]  string: the requests, of one client, with a space between two; 250 at most
 -- ARGV[2]  string: the start of the clients' channels (lib/hand_over.lua)
 -- ARGV[3]  only in a quorum, µs, of 16 digits: the floor, as for a release (release.lua). It is larger than
 --          all fences that holds of these requests have used

@@ -28,6 +28,7 @@ local MIGRATING = 'm'
 -- but stays taken (release.lua).
 local PUSH_VERSION, KEPT_PUSH = '1', '2'
 
--- A call removes at most so many requests, which takes some 5 ms, before it answers incomplete.
-local BOUND = 500
+-- A call removes at most so many requests before it answers incomplete, because all other clients wait while
+-- a script runs. Of permits, it also looks at so many timers at most.
+local BOUND = 100
 

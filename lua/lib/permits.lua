@@ -12,6 +12,8 @@
 -- has them (summary.lua). A shrink makes its weight less than that of its request.
 local SEEN, SEEN_END, USED, USED_END, LAST_FENCE, LAST_FENCE_END = 1, 13, 15, 19, 21, 36
 local KEPT_UNTIL, KEPT_UNTIL_END, SLOTS = 38, 50, 52
+-- Written in the place of the time if the clock was set back: the next script makes the timers again.
+local STALE = '9999999999999'
 local HOLD_FIELD, KIND, KIND_END, HOLDER = 'h:', 1, 2, 3
 local HOLD_FENCE, HOLD_FENCE_END, HOLD_WEIGHT, HOLD_WEIGHT_END, HOLD_SLOT = 28, 43, 45, 49, 51
 local WEIGHT, WEIGHT_END, CAPACITY, CAPACITY_END = 45, 49, 51, 55

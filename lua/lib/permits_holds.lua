@@ -4,12 +4,19 @@
 -- hash alone, so a timer may be early, but never late. The first script that finds it due corrects it. The
 -- hash is the truth: if the timers are gone, or the clock was set back, they are made again.
 --
+-- There may be very many holds, and all other clients wait while a script runs. So a script makes a part of
+-- the timers again, and writes down where the next script goes on. A hold that has no timer yet stays, and
+-- its permits are in use: `used` and `slots` are those of the header.
+--
 -- While a cluster's slot moves, the server of its keys refuses to read or write a key that is not there, also
 -- one that the script itself has emptied. It ends the script there. So nothing asks for a queue that is empty
 -- by now, and the timers of holds that are over go last of all.
 
--- A script looks at so many timers at most.
-local LOOKS = 1000
+-- A script looks at about so many holds at once. A search of the hash begins and ends at START.
+local PART, START = 128, '0'
+-- The field of the hash that says where the next script goes on to make timers: `<now> <cursor>`. It exists
+-- until the last part is made.
+local PLACE, PLACE_TIME, PLACE_TIME_END, PLACE_CURSOR = 'place', 1, 13, 15
 -- The server keeps a small hash or sorted set as a list, and searches all of it for each addition. A name
 -- that is longer than 64 bytes makes it a table at once, before many are added.
 local MANY = 64
@@ -21,9 +28,9 @@ local used, fence, kept_until, slots = 0, '', RELEASED_UNTIL, ''
 local used_before = 0
 -- The number of requests in the queue.
 local queued = 0
--- Whether the header must be written, and whether so many holds were over that some are left. The earliest
--- deadline of a hold, or a time before it.
-local changed, unsettled, earliest = false, NO, FREE
+-- Whether the header must be written, and whether there was so much to settle that some is left. The earliest
+-- deadline of a hold, or a time before it. What is written as `seen`.
+local changed, unsettled, earliest, seen_at = false, NO, FREE, now
 -- What `write` writes besides the header, the requests whose timers it removes, and the longest lease.
 local fields, timers, ended, longest_ms = {}, {}, {}, 0
 
@@ -50,8 +57,8 @@ local function write()
     return
   end
   fields[#fields + 1] = 'permits'
-  fields[#fields + 1] = now .. ' ' .. string.format('%05d', used) .. ' ' .. fence .. ' ' .. kept_until .. ' '
-    .. (string.match(slots, '^.*' .. YES) or '')
+  fields[#fields + 1] = seen_at .. ' ' .. string.format('%05d', used) .. ' ' .. fence .. ' ' .. kept_until
+    .. ' ' .. (string.match(slots, '^.*' .. YES) or '')
   if #timers > MANY then
     fields[#fields + 1], fields[#fields + 2] = LONG, ''
     redis.call('ZADD', timers_key, '0', LONG)
@@ -83,13 +90,22 @@ local function drop(request, hold)
   mark(string.sub(hold, HOLD_SLOT), NO)
 end
 
--- Makes the timers again, and clamps each deadline beyond now + its lease: the clock was set back.
+-- Makes a part of the timers again, and clamps each deadline beyond now + its lease: the clock was set back.
+-- Until the last part, the header says that the timers must be made again.
 local function rebuild()
-  redis.call('DEL', timers_key)
-  used, slots, changed = 0, '', true
-  local all = redis.call('HGETALL', lock_key)
-  for i = 1, #all, 2 do
-    local field, hold = all[i], all[i + 1]
+  local place = redis.call('HGET', lock_key, PLACE) or ''
+  -- HDEL comes first: an out-of-memory server lets it pass, and then whatever follows.
+  redis.call('HDEL', lock_key, PLACE)
+  local cursor = START
+  -- If the clock was set back again, what was done must be done again.
+  if place ~= '' and string.sub(place, PLACE_TIME, PLACE_TIME_END) <= now then
+    cursor = string.sub(place, PLACE_CURSOR)
+  end
+  local page = redis.call('HSCAN', lock_key, cursor, 'COUNT', PART)
+  local found = page[2]
+  cursor = page[1]
+  for i = 1, #found, 2 do
+    local field, hold = found[i], found[i + 1]
     if string.sub(field, KIND, KIND_END) == HOLD_FIELD then
       local deadline = string.sub(hold, UNTIL, UNTIL_END)
       local latest = string.format('%d', now + string.sub(hold, LEASE, LEASE_END))
@@ -98,21 +114,27 @@ local function rebuild()
         redis.call('HSET', lock_key, field, latest .. string.sub(hold, UNTIL_END + 1))
       end
       redis.call('ZADD', timers_key, deadline, string.sub(field, HOLDER))
-      used = used + string.sub(hold, HOLD_WEIGHT, HOLD_WEIGHT_END)
       longest_ms = math.max(longest_ms, deadline - now)
-      mark(string.sub(hold, HOLD_SLOT), YES)
     end
   end
   extend_ttl(timers_key, redis.call('PTTL', lock_key))
+  changed = true
+  if cursor ~= START then
+    redis.call('HSET', lock_key, PLACE, now .. ' ' .. cursor)
+    seen_at, unsettled = STALE, YES
+  elseif redis.call('ZCARD', timers_key) < redis.call('HLEN', lock_key) - 1 then
+    -- A cursor means nothing to another server, which may have been the primary before.
+    seen_at = STALE
+  end
 end
 
 -- Drops the holds that are over, in the order of their ends. With `exact`, it also corrects the first timer
--- that is left. A client that did not claim a grant is dead or asleep, and loses its presence record, unless
--- it calls.
+-- that is left. It looks at BOUND timers at most. A client that did not claim a grant is dead or asleep, and
+-- loses its presence record, unless it calls.
 local function settle(exact)
   -- The timers of the holds that it drops are still there, before all others.
   local dropped, index = 0, '0'
-  for _ = 1, LOOKS do
+  for _ = 1, BOUND do
     local first = redis.call('ZRANGE', timers_key, index, index, 'WITHSCORES')
     local holder, due = first[1], first[2]
     earliest = due or FREE
@@ -129,8 +151,6 @@ local function settle(exact)
       redis.call('ZADD', timers_key, deadline, holder)
     elseif due > now then
       return
-    elseif dropped == BOUND then
-      break
     else
       drop(holder, hold)
       dropped = dropped + 1

@@ -92,21 +92,24 @@ pub(crate) async fn force_release(
     fence: Fence,
     floor: Option<Fence>,
 ) -> Result<bool> {
-    let call = Release {
+    let mut call = Release {
         keys: Arc::clone(keys),
         request: client.next_request(terms, None),
-        what: ReleaseWhat::Force(fence),
+        what: ReleaseWhat::Force { fence, from: 0 },
         floor,
     };
-    let mut released = false;
+    let (mut released, mut unheard) = (false, false);
     loop {
         let (answer, unknown) = until_answered(client, || client.call(call.clone())).await?;
-        // What an earlier attempt did, whose reply was lost, is this call's doing.
-        let done_before = unknown && answer.reply.outcome == ReleaseOutcome::Taken;
-        released |= done_before || answer.reply.outcome == ReleaseOutcome::Released;
-        if !answer.reply.more {
-            return Ok(released);
+        let reply = answer.reply;
+        released |= reply.outcome == ReleaseOutcome::Released;
+        unheard |= unknown;
+        if !reply.more && reply.searched.is_none() {
+            // What an earlier attempt did, whose reply was lost, is this call's doing.
+            return Ok(released || unheard && reply.outcome == ReleaseOutcome::Taken);
         }
+        let from = reply.searched.unwrap_or_default();
+        call.what = ReleaseWhat::Force { fence, from };
     }
 }
 

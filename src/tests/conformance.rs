@@ -11,6 +11,7 @@ mod permits;
 mod quorum;
 mod server;
 mod step;
+mod times;
 mod world;
 
 use std::cell::RefCell;

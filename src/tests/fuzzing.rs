@@ -97,7 +97,10 @@ pub fn reply(text: &str) {
             &Release {
                 keys,
                 request,
-                what: ReleaseWhat::Force(Fence::new(1).expect("a fence")),
+                what: ReleaseWhat::Force {
+                    fence: Fence::new(1).expect("a fence"),
+                    from: 0,
+                },
                 floor: None,
             },
             line,

@@ -34,6 +34,7 @@ on_each_backend! {
     a_slot_belongs_to_one_guard_until_its_hold_ends,
     status_and_list_show_all_holders,
     a_forced_release_ends_the_hold_with_that_fence_alone,
+    a_forced_release_finds_each_of_many_holds,
     fences_of_permits_increase,
     sets_take_locks_of_all_kinds_in_one_order,
     what_a_semaphore_cannot_do_is_refused_before_anything_is_sent,
@@ -505,6 +506,24 @@ async fn a_forced_release_ends_the_hold_with_that_fence_alone(backend: Backend) 
     well.renew().await.unwrap();
     next.release().await.unwrap();
     well.release().await.unwrap();
+}
+
+/// Each call searches a part of the holds.
+async fn a_forced_release_finds_each_of_many_holds(backend: Backend) {
+    const HOLDS: u32 = 400;
+    let locks = backend.client().await;
+    let many = locks.semaphore("a", HOLDS);
+    let guards = join_all((0..HOLDS).map(|_| many.acquire())).await;
+    let guards: Vec<_> = guards.into_iter().map(|guard| guard.unwrap()).collect();
+    for stuck in guards.iter().step_by(57) {
+        assert!(many.force_release(stuck.fence()).await.unwrap());
+        assert!(!many.force_release(stuck.fence()).await.unwrap());
+    }
+    let left = many.status().await.unwrap().permits_in_use;
+    assert_eq!(left, u64::from(HOLDS - HOLDS.div_ceil(57)));
+    for (n, guard) in guards.into_iter().enumerate() {
+        assert_eq!(guard.release().await.is_err(), n % 57 == 0);
+    }
 }
 
 async fn fences_of_permits_increase(backend: Backend) {

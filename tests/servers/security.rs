@@ -170,7 +170,7 @@ async fn everything(server: &Server, url: &str) -> Result<u64> {
     assert!(nested.force_release(inner.fence()).await?);
     drop((outer, inner));
 
-    permits(&one, &other).await?;
+    permits(server, &one, &other).await?;
 
     let spin = SpinLock::new(&one, "a");
     for _ in 0..2 {
@@ -192,7 +192,7 @@ async fn everything(server: &Server, url: &str) -> Result<u64> {
 }
 
 /// Everything that a user does with semaphores and read/write locks.
-async fn permits(one: &LockManager, other: &LockManager) -> Result<()> {
+async fn permits(server: &Server, one: &LockManager, other: &LockManager) -> Result<()> {
     let semaphore = one.semaphore("a", 3);
     let two = semaphore.clone().permits(2);
     let stuck = two.acquire().await?;
@@ -221,6 +221,8 @@ async fn permits(one: &LockManager, other: &LockManager) -> Result<()> {
 
     let writing = one.rw_lock("a").write().acquire().await?;
     let waiting = tokio::spawn(other.rw_lock("a").read().acquire_timeout(10 * SECOND));
+    // The next call makes the timers again.
+    server.command(&["DEL", "fairlock:timers:rw:{a}"]).await;
     writing.downgrade().await?;
     waiting.await.expect("no panic")?.release().await?;
     writing.release().await?;

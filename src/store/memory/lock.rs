@@ -88,6 +88,22 @@ pub(crate) struct Hold {
     pub(crate) lease: u64,
 }
 
+/// Notes that a client is alive, and removes some of those that are dead, as many as the bound.
+pub(crate) fn note_alive(
+    clients: &mut HashMap<String, u64>,
+    client: &str,
+    until: u64,
+    now: Now,
+    bound: usize,
+) {
+    clients.insert(client.to_owned(), until);
+    let over = clients.iter().filter(|(_, until)| **until <= now.ms);
+    let over: BTreeSet<_> = over.map(|(client, until)| (*until, client.clone())).collect();
+    for (_, client) in over.into_iter().take(bound) {
+        clients.remove(&client);
+    }
+}
+
 /// The queue in the order of a sorted set: by ticket, then by request.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {

@@ -17,8 +17,6 @@ use crate::store::interface::Grant;
 use crate::store::keys::Keys;
 use crate::time::server_time::ServerTime;
 
-/// A call looks at no more timers than this.
-const LOOKS: usize = 1000;
 /// What a renewal writes as [`Permits::seen`] if the clock was set back. It is later than any time.
 pub(crate) const STALE: u64 = 9_999_999_999_999;
 
@@ -97,8 +95,8 @@ pub(crate) struct OpenPermits<'a> {
     pub(crate) permits: &'a mut Permits,
     keys: &'a Keys,
     pub(crate) now: Now,
-    /// The largest number of holds that one call ends, and of requests that it removes from the queue.
-    bound: usize,
+    /// The largest number of timers that one call looks at, and of requests that it removes from the queue.
+    pub(crate) bound: usize,
     /// The caller's client is awake. It keeps its presence record if it did not claim a grant. A call that
     /// only reads has no caller, and takes no client for dead.
     caller: Option<&'a str>,
@@ -136,25 +134,24 @@ impl<'a> OpenPermits<'a> {
     }
 
     /// Makes the timers again. A deadline beyond now + its lease means that the clock was set back; it is
-    /// clamped.
+    /// clamped. A script does this in parts, in no particular order, and its call is incomplete until all are
+    /// done.
     fn rebuild(&mut self) {
         let permits = &mut *self.permits;
-        permits.timers = Queue::default();
-        permits.used = 0;
         for (request, hold) in &mut permits.holds {
             hold.deadline = hold.deadline.min(self.now.ms + hold.lease);
-            permits.used += hold.weight;
+            permits.timers.remove(request);
             permits.timers.add(hold.deadline, request);
         }
         permits.seen = self.now.ms;
     }
 
     /// Drops the holds that are over, in the order of their ends. If `is_exact`, also corrects the first
-    /// timer that is left. Returns the first timer, or 0. A client that did not claim its grant is dead or
-    /// asleep, and loses its presence record.
+    /// timer that is left. Looks at no more timers than the bound. Returns the first timer, or 0. A client
+    /// that did not claim its grant is dead or asleep, and loses its presence record.
     pub(crate) fn settle(&mut self, is_exact: bool) -> u64 {
-        let (mut earliest, mut ended) = (0, 0);
-        for _ in 0..LOOKS {
+        let mut earliest = 0;
+        for _ in 0..self.bound {
             let Some((due, request)) = self.permits.timers.order.first().cloned() else {
                 return 0;
             };
@@ -168,9 +165,7 @@ impl<'a> OpenPermits<'a> {
                 None => self.permits.timers.remove(&request),
                 Some(hold) if hold.deadline != due => self.permits.set_timer(hold.deadline, &request),
                 Some(_) if !is_over => return due,
-                Some(_) if ended == self.bound => break,
                 Some(hold) => {
-                    ended += 1;
                     self.drop_hold(&request);
                     if hold.pushed && self.caller.is_some_and(|caller| caller != request.client()) {
                         self.permits.clients.remove(request.client());

@@ -11,7 +11,7 @@ use crate::store::keys::Keys;
 use crate::store::label::Label;
 
 /// How many requests a call removes from the queue before it answers `more`, as in the scripts.
-pub(super) const BOUND: usize = 500;
+pub(crate) const BOUND: usize = 100;
 /// Nothing is swept while there are fewer entries than this.
 const SWEEP_FROM: usize = 1024;
 

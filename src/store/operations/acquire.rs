@@ -9,7 +9,7 @@ use crate::status::Kind;
 use crate::store::ids::RequestId;
 use crate::store::interface::{Grant, Priority, Stamp};
 use crate::store::keys::Keys;
-use crate::store::memory::lock::{HandOver, Hold, MAX_HOLDS, RETENTION_MS, Run, next_fence};
+use crate::store::memory::lock::{HandOver, Hold, MAX_HOLDS, RETENTION_MS, Run, next_fence, note_alive};
 use crate::store::memory::rules::Rules;
 use crate::store::script::{ACQUIRES, Declared, PubSubMode, ReplyError, ReplyReader, ScriptCall};
 use crate::time::server_time::{ServerTime, Ticket, millis};
@@ -264,9 +264,13 @@ impl Operation for Acquire {
         }
 
         if matches!(mode, Mode::Register | Mode::Poll) {
-            lock.clients.retain(|_, until| *until > now.ms);
-            lock.clients
-                .insert(request.client().to_owned(), now.ms + heartbeat);
+            note_alive(
+                &mut lock.clients,
+                request.client(),
+                now.ms + heartbeat,
+                now,
+                bound,
+            );
         }
         let own_grant = holder.request.as_ref().filter(|r| r.client() == request.client());
         // A try is never queued, so the whole queue is ahead of it.

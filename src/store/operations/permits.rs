@@ -13,7 +13,7 @@ use super::{
 use crate::fence::Fence;
 use crate::store::ids::RequestId;
 use crate::store::keys::Keys;
-use crate::store::memory::lock::{Now, RETENTION_MS, Run};
+use crate::store::memory::lock::{Now, RETENTION_MS, Run, note_alive};
 use crate::store::memory::permits::{OpenPermits, PermitsHold, STALE};
 use crate::store::memory::rules::Rules;
 use crate::time::server_time::{ServerTime, Ticket, millis};
@@ -70,9 +70,8 @@ pub(super) fn acquire(call: &Acquire, rules: &mut Rules, run: Run<'_>) -> Acquir
     }
 
     if matches!(mode, Mode::Register | Mode::Poll) {
-        open.permits.clients.retain(|_, until| *until > now.ms);
-        let client = request.client().to_owned();
-        open.permits.clients.insert(client, now.ms + heartbeat);
+        let clients = &mut open.permits.clients;
+        note_alive(clients, request.client(), now.ms + heartbeat, now, open.bound);
     }
     let earliest = open.settle(true);
     let queue = &open.permits.queue;
@@ -101,7 +100,7 @@ pub(super) fn release(call: &Release, rules: &mut Rules, run: Run<'_>) -> Releas
             }
             Ended::found(is_held)
         }
-        ReleaseWhat::Force(fence) => {
+        ReleaseWhat::Force { fence, .. } => {
             let mut holds = open.permits.holds.iter();
             let found = holds.find(|(_, hold)| hold.fence == fence.get());
             let holder = found.map(|(holder, _)| holder.clone());
@@ -216,6 +215,7 @@ fn end(
         outcome,
         denied: false,
         more,
+        searched: None,
     }
 }
 

@@ -39,8 +39,10 @@ pub(crate) enum ReleaseWhat {
         at_least: Duration,
         until: ServerTime,
     },
-    /// Releases every hold under this fence, of any request. The request only names the call.
-    Force(Fence),
+    /// Releases every hold under this fence, of any request. The request only names the call. Of permits,
+    /// there may be very many holds, and a call searches some of them, `from` what [`Released::searched`]
+    /// said, or 0.
+    Force { fence: Fence, from: u64 },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +52,8 @@ pub(crate) struct Released {
     pub(crate) denied: bool,
     /// The call removed so many unreachable waiters that the hand-over stopped half-way. It must be repeated.
     pub(crate) more: bool,
+    /// A forced release has not found the hold yet, and goes on from here.
+    pub(crate) searched: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,7 +70,11 @@ pub(crate) enum ReleaseOutcome {
 
 impl Released {
     /// Reads the reply to a call of this request.
-    pub(super) fn read(reply: &str, request: &RequestId) -> Result<(ServerTime, Released), ReplyError> {
+    pub(super) fn read(
+        reply: &str,
+        kind: Kind,
+        request: &RequestId,
+    ) -> Result<(ServerTime, Released), ReplyError> {
         let mut words = ReplyReader::of(reply, request.as_str())?;
         let outcome = match words.status {
             1 => ReleaseOutcome::Released,
@@ -81,6 +89,10 @@ impl Released {
             outcome,
             denied: words.flag()?,
             more: words.flag()?,
+            searched: match kind {
+                Kind::Lock => None,
+                Kind::Semaphore | Kind::ReadWrite => Some(words.number()?).filter(|place| *place > 0),
+            },
         };
         Ok((words.now, released))
     }
@@ -113,11 +125,14 @@ impl Operation for Release {
             ReleaseWhat::Grant(fence) => ("grant", fence),
             ReleaseWhat::Turns { first, .. } => ("grant", first),
             ReleaseWhat::Keep { fence, .. } => ("keep", fence),
-            ReleaseWhat::Force(fence) => ("force", fence),
+            ReleaseWhat::Force { fence, .. } => ("force", fence),
         };
         let script_call = script_call.with(what).with(fence).with_address(mode, &self.keys);
         let (last, kept) = match self.what {
-            ReleaseWhat::Grant(_) | ReleaseWhat::Force(_) => return script_call.with_floor(self.floor),
+            ReleaseWhat::Grant(_) | ReleaseWhat::Force { from: 0, .. } => {
+                return script_call.with_floor(self.floor);
+            }
+            ReleaseWhat::Force { from, .. } => return script_call.with("").with("").with(from),
             ReleaseWhat::Turns { last, .. } => (last, None),
             ReleaseWhat::Keep { at_least, until, .. } => (fence, Some((at_least, until))),
         };
@@ -137,7 +152,7 @@ impl Operation for Release {
     }
 
     fn read(&self, reply: &str) -> Result<(ServerTime, Released), ReplyError> {
-        Released::read(reply, &self.request)
+        Released::read(reply, self.keys.kind, &self.request)
     }
 
     fn by_rules(&self, rules: &mut Rules, run: Run<'_>) -> Released {
@@ -156,20 +171,21 @@ impl Operation for Release {
                 outcome: ReleaseOutcome::Released,
                 denied: false,
                 more: false,
+                searched: None,
             };
         }
         end(rules, keys, request, *floor, now, channels, |_, holder| {
             let (fence, last) = match *what {
                 ReleaseWhat::Grant(fence) | ReleaseWhat::Keep { fence, .. } => (fence, Some(fence)),
                 ReleaseWhat::Turns { first, last } => (first, Some(last)),
-                ReleaseWhat::Force(fence) => (fence, None),
+                ReleaseWhat::Force { fence, .. } => (fence, None),
             };
             let fence_counts = fence.get() == holder.fence;
             let ended = match what {
                 ReleaseWhat::Grant(_) | ReleaseWhat::Turns { .. } | ReleaseWhat::Keep { .. } => {
                     fence_counts && holder.holds.remove(request).is_some()
                 }
-                ReleaseWhat::Force(_) => fence_counts && !std::mem::take(&mut holder.holds).is_empty(),
+                ReleaseWhat::Force { .. } => fence_counts && !std::mem::take(&mut holder.holds).is_empty(),
             };
             match ended {
                 true if holder.is_held() => ReleaseOutcome::OneFewer,
@@ -270,5 +286,6 @@ pub(super) fn end(
         outcome,
         denied: false,
         more,
+        searched: None,
     }
 }

@@ -51,7 +51,7 @@ impl Operation for Shrink {
     }
 
     fn read(&self, reply: &str) -> Result<(ServerTime, Released), ReplyError> {
-        Released::read(reply, &self.request)
+        Released::read(reply, self.keys.kind, &self.request)
     }
 
     fn by_rules(&self, rules: &mut Rules, run: Run<'_>) -> Released {

@@ -32,7 +32,7 @@ pub(crate) struct Withdrawn {
 }
 
 /// How many requests one call may withdraw. That many take one or two ms of the server.
-pub(crate) const MAX_WITHDRAWN: usize = 1000;
+pub(crate) const MAX_WITHDRAWN: usize = 250;
 
 impl Operation for Withdraw {
     type Reply = Withdrawn;

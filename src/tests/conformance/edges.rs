@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::step::{CLIENTS, Call, PickFence, PickRequest, SPIN_LEASES_MS, Step, Trouble, What};
-use super::world::{START_US, Setting, World};
+use super::world::{START_US, Setting, World, client};
 use crate::store::ids::{ClientId, RequestId};
 use crate::store::memory::lock::MAX_HOLDS;
 use crate::store::script::{PubSubMode, ReplyError};
@@ -423,5 +423,23 @@ fn earlier_ticket_replaces_the_place_of_a_late_first_attempt() {
         };
         assert_eq!(contended.ticket, call.ticket);
         assert_eq!(contended.enqueued, moved);
+    }
+}
+
+#[test]
+fn dead_clients_are_forgotten_in_parts() {
+    let mut setting = Setting::start();
+    let mut world = World::new(&mut setting);
+    let of_client = |n| RequestId::new(&client(n), Duration::from_secs(5), 2, None);
+    let mut held = acquisition(&world, &of_client(0));
+    held.lease = Duration::from_secs(600);
+    world.ask(&held);
+    for n in 1..=7 {
+        world.ask(&acquisition(&world, &of_client(n)));
+    }
+    world.now_us += 20_000_000;
+    for left in [7 - 3 + 1, 7 - 6 + 1, 1] {
+        world.ask(&acquisition(&world, &of_client(8)));
+        assert_eq!(world.snapshot().data[2].split(' ').count(), 2 * left);
     }
 }

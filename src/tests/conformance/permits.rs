@@ -268,7 +268,7 @@ impl World<'_> {
                             .and_then(|hold| Fence::new(hold.fence))
                             .unwrap_or(fence);
                         request = RequestId::new(&self.clients[0], Duration::ZERO, u64::MAX, None);
-                        ReleaseWhat::Force(fence)
+                        ReleaseWhat::Force { fence, from: 0 }
                     }
                     What::Shrink(permits) => {
                         let call = Shrink {

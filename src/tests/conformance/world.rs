@@ -245,7 +245,10 @@ impl World<'_> {
                             at_least: Duration::from_millis(most_ms),
                             until: self.time_at(until_ms),
                         },
-                        What::Force(which) => ReleaseWhat::Force(self.fence(lock, which)),
+                        What::Force(which) => ReleaseWhat::Force {
+                            fence: self.fence(lock, which),
+                            from: 0,
+                        },
                     },
                     floor: floor.map(|floor| self.floor(lock, floor)),
                 };

@@ -175,7 +175,7 @@ impl Server {
 fn revoked_by(operation: &AnyOperation) -> Option<(String, Fence)> {
     let release: &Release = operation.get()?;
     match release.what {
-        ReleaseWhat::Force(fence) => Some((release.keys.lock.clone(), fence)),
+        ReleaseWhat::Force { fence, .. } => Some((release.keys.lock.clone(), fence)),
         ReleaseWhat::Grant(_) | ReleaseWhat::Turns { .. } | ReleaseWhat::Keep { .. } => None,
     }
 }

@@ -37,8 +37,8 @@ fn refused<T: std::fmt::Debug>(result: Result<T, Error>) -> String {
 async fn the_least_rights_are_enough_for_every_call() {
     let server = Server::start().await;
     let rules = "resetkeys ~t:* resetchannels &t:* -@all +evalsha +script|load +hello +auth +ping +info +client|id \
-        +client|setname +subscribe +unsubscribe +pubsub|numsub +time +hget +hgetall +hset +hdel +del +pexpire +pttl +zadd +zcard \
-        +zrange +zscore +zpopmin +zrem +zremrangebyscore +publish";
+        +client|setname +subscribe +unsubscribe +pubsub|numsub +time +hget +hgetall +hset +hdel +hlen +hscan +del +pexpire +pttl +zadd +zcard \
+        +zcount +zrange +zscore +zpopmin +zrem +publish";
     let url = set_user(&server, "locks", rules).await;
     let (locks, others) = (connect(&url).await, connect(&url).await);
     let guard = locks.lock(NAME).acquire().await.unwrap();

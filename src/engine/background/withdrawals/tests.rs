@@ -405,7 +405,7 @@ async fn withdrawn(fate: Fate) -> Vec<usize> {
 /// For minutes, no withdrawal gets through. Returns whether one does after that, and by which time nothing is
 /// left of them.
 async fn withdrawn_late(count: usize, is_closed: bool) -> (bool, Duration) {
-    let failures = [Fate::NotExecuted; 2000];
+    let failures = vec![Fate::NotExecuted; count.max(2000)];
     let (locks, seen) = scripted_store::client(&MemoryStore::new(), &failures);
     let (shared, began) = (locks.shared(), tokio::time::Instant::now());
     withdraw(shared, count);

@@ -449,7 +449,10 @@ fn a_forced_release_ends_whichever_hold_has_the_fence() {
     let mut world = semaphore();
     let (first, second) = (world.grant(&one(1)), world.grant(&one(2)));
     world.queue(&one(3));
-    let force = ReleaseWhat::Force(second.fence);
+    let force = ReleaseWhat::Force {
+        fence: second.fence,
+        from: 0,
+    };
     assert_eq!(world.release(&one(99), force), ReleaseOutcome::Released);
     assert_eq!(world.release(&one(99), force), ReleaseOutcome::Taken);
     assert_eq!(world.told(), [[one(3)]]);

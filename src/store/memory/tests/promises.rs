@@ -267,16 +267,34 @@ fn a_forced_release_ends_all_holds_under_its_fence_and_no_others() {
     world.queue(&request(3));
     let other = Fence::new(first.fence.get() + 1).unwrap();
     assert_eq!(
-        world.release(&request(9), ReleaseWhat::Force(other)),
+        world.release(
+            &request(9),
+            ReleaseWhat::Force {
+                fence: other,
+                from: 0
+            }
+        ),
         ReleaseOutcome::Taken
     );
     assert_eq!(
-        world.release(&request(9), ReleaseWhat::Force(first.fence)),
+        world.release(
+            &request(9),
+            ReleaseWhat::Force {
+                fence: first.fence,
+                from: 0
+            }
+        ),
         ReleaseOutcome::Released
     );
     assert_eq!(world.pushed().request, request(3));
     assert_eq!(
-        world.release(&request(9), ReleaseWhat::Force(first.fence)),
+        world.release(
+            &request(9),
+            ReleaseWhat::Force {
+                fence: first.fence,
+                from: 0
+            }
+        ),
         ReleaseOutcome::Taken
     );
 }
@@ -527,7 +545,13 @@ fn no_fence_that_a_hold_reserved_is_granted_again_unless_the_hold_tells_its_last
         (|world, _| world.pass(LEASE_MS), RESERVED + 1),
         (
             |world, grant| {
-                let outcome = world.release(&request(8), ReleaseWhat::Force(grant.fence));
+                let outcome = world.release(
+                    &request(8),
+                    ReleaseWhat::Force {
+                        fence: grant.fence,
+                        from: 0,
+                    },
+                );
                 assert_eq!(outcome, ReleaseOutcome::Released);
             },
             RESERVED + 1,

@@ -362,6 +362,157 @@ fn a_larger_capacity_overtakes_as_many_full_requests_as_a_call_looks_at() {
     }
 }
 
+/// More calls than any of these tests needs.
+const MANY_CALLS: u32 = 100;
+
+/// Asks until the call is complete. Returns the number of calls, too.
+fn complete(world: &mut World<'_>, call: &Acquire) -> (u32, Acquired) {
+    for calls in 1..MANY_CALLS {
+        match world.ask(call) {
+            Acquired::Incomplete => {}
+            answer => return (calls, answer),
+        }
+    }
+    panic!("incomplete after {MANY_CALLS} calls");
+}
+
+/// Race: The timers of very many holds are made again. Calls do that in parts, and meanwhile no permit is
+/// given out twice.
+#[test]
+fn timers_of_many_holds_are_made_again_in_parts() {
+    const HOLDS: u32 = 1_000;
+    let mut setting = Setting::bounded(100);
+    for is_set_back in [false, true] {
+        let mut world = World::new(&mut setting, Capacities::Of(&[HOLDS]));
+        for n in 0..HOLDS {
+            world.now_us += 1;
+            let call = world.acquisition(&request(0, n.into(), 1, HOLDS));
+            world.make(call, None);
+        }
+        if is_set_back {
+            world.now_us -= 3_600 * SECOND_US;
+        } else {
+            world.delete(Key::Timers);
+        }
+        world.check();
+        let waits = world.acquisition(&request(1, 9, 1, HOLDS));
+        let (calls, answer) = complete(&mut world, &waits);
+        assert!((3..=20).contains(&calls), "{calls} calls");
+        assert!(matches!(answer, Acquired::Contended(_)), "{answer:?}");
+        // All is as if one call had made them again.
+        let now = world.now();
+        waits.execute(&mut world.rules, now, &mut world.pub_sub);
+        world.expect(None);
+        world.check();
+        let inspected = world.ask(&world.inspection());
+        assert_eq!((inspected.in_use, inspected.waiting), (HOLDS.into(), 1));
+        assert!(inspected.holders[0].deadline <= world.time_at(30_000));
+    }
+}
+
+/// Race: The clock is set back again while the timers are made again.
+#[test]
+fn no_hold_lasts_longer_than_its_lease_after_the_clock_was_set_back_twice() {
+    const HOLDS: u32 = 1_000;
+    let mut setting = Setting::bounded(100);
+    let mut world = World::new(&mut setting, Capacities::Of(&[HOLDS]));
+    for n in 0..HOLDS {
+        world.now_us += 1;
+        world.grant(&request(0, n.into(), 1, HOLDS));
+    }
+    let waits = world.acquisition(&request(1, 9, HOLDS, HOLDS));
+    world.now_us -= 3_600 * SECOND_US;
+    for _ in 0..2 {
+        assert_eq!(world.ask(&waits), Acquired::Incomplete);
+    }
+    world.now_us -= 3_600 * SECOND_US;
+    let (_, answer) = complete(&mut world, &waits);
+    assert!(matches!(answer, Acquired::Contended(_)), "{answer:?}");
+    world.now_us += 31 * SECOND_US;
+    let (_, answer) = complete(&mut world, &waits);
+    assert!(matches!(answer, Acquired::Granted { .. }), "{answer:?}");
+}
+
+/// Race: A server becomes the primary while the timers are made again. Its cursors are others.
+#[test]
+fn a_hold_that_was_passed_over_gets_its_timer_all_the_same() {
+    const HOLDS: u32 = 1_000;
+    let mut setting = Setting::bounded(100);
+    let mut world = World::new(&mut setting, Capacities::Of(&[HOLDS]));
+    let lock = world.keys.lock.clone();
+    for n in 0..HOLDS {
+        world.now_us += 1;
+        world.grant(&request(0, n.into(), 1, HOLDS));
+    }
+    world.tell(&["DEL", &world.keys.timers.clone()]);
+    let waits = world.acquisition(&request(1, 9, HOLDS, HOLDS));
+    assert_eq!(world.ask(&waits), Acquired::Incomplete);
+    let read = format!("return {{redis.call('HGET', '{lock}', 'place')}}");
+    let place = world.setting.scripts.evaluate(&read).remove(0);
+    for _ in 0..2 {
+        assert_eq!(world.ask(&waits), Acquired::Incomplete);
+    }
+    let later = world.setting.scripts.evaluate(&read).remove(0);
+    assert_ne!(later, place);
+    // The first part is made, and the second one is left out.
+    world.tell(&["DEL", &world.keys.timers.clone()]);
+    world.tell(&["HSET", &lock, "place", &later]);
+    let (_, answer) = complete(&mut world, &waits);
+    assert!(matches!(answer, Acquired::Contended(_)), "{answer:?}");
+    world.now_us += 40 * SECOND_US;
+    let (_, answer) = complete(&mut world, &waits);
+    assert!(matches!(answer, Acquired::Granted { .. }), "{answer:?}");
+}
+
+#[test]
+fn a_forced_release_finds_one_of_many_holds() {
+    const HOLDS: u32 = 1_000;
+    let mut setting = Setting::bounded(100);
+    let mut world = World::new(&mut setting, Capacities::Of(&[HOLDS]));
+    let held: Vec<_> = (0..HOLDS)
+        .map(|n| {
+            world.now_us += 1;
+            world.grant(&request(0, n.into(), 1, HOLDS))
+        })
+        .collect();
+    let mut calls = 0;
+    for grant in [&held[0], &held[500], &held[999], &held[500]] {
+        let (fence, mut from, mut released) = (grant.fence, Some(0), false);
+        while let Some(place) = from {
+            let what = ReleaseWhat::Force { fence, from: place };
+            let mut release = world.releasing(grant, what);
+            release.request = request(1, 1, 1, 1);
+            let reply = world.ask(&release);
+            assert!(!released && !reply.more);
+            released = reply.outcome == ReleaseOutcome::Released;
+            from = reply.searched;
+            calls += 1;
+            assert!(calls < MANY_CALLS);
+        }
+        let again = world.ask(&world.releasing(grant, ReleaseWhat::Grant(fence)));
+        assert_eq!(again.outcome, ReleaseOutcome::Taken);
+    }
+    assert!(calls > 4, "{calls} calls");
+    assert_eq!(world.ask(&world.inspection()).in_use, 997);
+}
+
+#[test]
+fn dead_clients_are_forgotten_in_parts() {
+    let mut setting = Setting::start();
+    let mut world = World::new(&mut setting, Capacities::Of(&[1]));
+    let mut held = world.acquisition(&request(0, 1, 1, 1));
+    held.lease = Duration::from_secs(600);
+    world.ask(&held);
+    for client in 1..=7 {
+        world.queue(&request(client, 2, 1, 1));
+    }
+    world.now_us += 20 * SECOND_US;
+    for left in [7 - 3 + 1, 7 - 6 + 1, 1] {
+        world.queue(&request(8, 2, 1, 1));
+        assert_eq!(world.snapshot().data[2].split(' ').count(), 2 * left);
+    }
+}
+
 /// Nodes hold a permit for as long as they live, and nobody else comes for a long time.
 #[test]
 fn renewals_keep_the_timers() {

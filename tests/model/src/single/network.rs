@@ -17,6 +17,13 @@ impl Protocol {
     pub fn serve(&self, state: &mut State, client: ClientId) {
         let call = state.clients[client].calls.remove(0);
         match (self.run(state, &call), call) {
+            (Outcome::Acquired(_), call @ Call::Acquire(_))
+                if state.server.is_incomplete() && self.has(Rule::RebuildTimers) =>
+            {
+                // The client makes the call again at once. It does so with a release too, but without that
+                // the next call of anybody makes the other timers.
+                state.clients[client].calls.insert(0, call);
+            }
             (Outcome::Acquired(answer), Call::Acquire(call)) => {
                 state.requests[call.request].missed_turn &=
                     !call.returns || matches!(answer, Answer::NotRegistered { .. });

@@ -31,6 +31,11 @@ impl Server {
         overtaken.map_or(0, |(_, permits)| permits)
     }
 
+    /// Whether some timers are still to be made again.
+    pub fn is_incomplete(&self) -> bool {
+        self.holds.iter().any(|hold| hold.timer == Timer::Lost)
+    }
+
     fn grant_of(&self, request: RequestId) -> Option<Grant> {
         let hold = self.held().find(|hold| hold.request == request)?;
         Some(Grant {
@@ -68,7 +73,9 @@ impl Protocol {
             let seen = state.server.presence[client].subscriber;
             return Answer::NotRegistered { seen };
         }
-        self.drop_ended(state, client);
+        if self.is_lock() {
+            self.drop_ended(state, client);
+        }
 
         let mut enqueued = !state.server.is_queued(request);
         let next_ticket = state.server.next_ticket;
@@ -170,17 +177,22 @@ impl Protocol {
 
     /// Drops the holds whose deadlines have passed, and the presence records of their clients, which are dead
     /// or asleep. A client that makes the call itself keeps its record, and so does one that had claimed its
-    /// permits. Afterwards no timer is early or lost.
+    /// permits. Afterwards no timer is early. Of the lost ones, one is made again: the scripts make a part of
+    /// them.
     fn drop_ended(&self, state: &mut State, caller: ClientId) {
-        let is_over = |hold: &Hold| match hold.timer {
-            Timer::Runs => hold.over,
-            Timer::RanOutEarly => hold.over || !self.has(Rule::TimersAreEarly),
-            Timer::Lost => hold.over && self.has(Rule::RebuildTimers),
-        };
+        let mut makes_one = self.has(Rule::RebuildTimers);
         let holds = std::mem::take(&mut state.server.holds);
         for mut hold in holds {
-            if !is_over(&hold) {
-                if hold.timer != Timer::Lost || self.has(Rule::RebuildTimers) {
+            if hold.timer == Timer::Lost && std::mem::take(&mut makes_one) {
+                hold.timer = Timer::Runs;
+            }
+            let is_over = match hold.timer {
+                Timer::Runs => hold.over,
+                Timer::RanOutEarly => hold.over || !self.has(Rule::TimersAreEarly),
+                Timer::Lost => false,
+            };
+            if !is_over {
+                if hold.timer == Timer::RanOutEarly {
                     hold.timer = Timer::Runs;
                 }
                 state.server.holds.push(hold);
