@@ -454,7 +454,7 @@ fn a_hold_that_was_passed_over_gets_its_timer_all_the_same() {
     }
     let later = world.setting.scripts.evaluate(&read).remove(0);
     assert_ne!(later, place);
-    // The first part is made, and the second one is left out.
+    // The next calls go on behind the holds whose timers are gone.
     world.tell(&["DEL", &world.keys.timers.clone()]);
     world.tell(&["HSET", &lock, "place", &later]);
     let (_, answer) = complete(&mut world, &waits);
