@@ -93,10 +93,11 @@ impl LockManager {
     /// # Errors
     /// - [`Error::Invalid`](crate::Error::Invalid) if this is no valid URL.
     /// - [`Error::Unavailable`](crate::Error::Unavailable) if the server did not answer within the
-    ///   [`server_timeout`](LockManagerBuilder::server_timeout) (10 s by default).
+    ///   [`server_timeout`](LockManagerBuilder::server_timeout) (10 s by default), or was a replica for all
+    ///   of this time.
     /// - [`Error::Refused`](crate::Error::Refused) if the server refuses this user, if one of the two refuses
     ///   the other's certificate, or if the server is something else than the URL says, such as a node of a
-    ///   cluster or a replica.
+    ///   cluster.
     ///
     /// # Cancel safety
     /// Dropping the future ends the connections.

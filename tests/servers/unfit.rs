@@ -8,6 +8,8 @@ use fairlock::{Error, LockManager, Quorum};
 use fairlock_testkit::{Cluster, Proxy, Sentinels, Server, ServerBuilder, eventually};
 
 const LIMIT: Duration = Duration::from_secs(30);
+const REPLICA: &str =
+    "a replica, whose locks the next synchronisation takes away: the URL must name its primary";
 
 /// A node of a cluster that has no other nodes.
 async fn node() -> Server {
@@ -33,21 +35,19 @@ async fn is_refused(urls: &[String], words: &str) {
         Err(Error::Refused(error)) => assert!(error.to_string().contains(words), "{error}"),
         other => panic!("{urls:?}: {other:?}"),
     }
-    is_found_unfit(urls, words).await;
+    is_found(Verdict::Refused, urls, words).await;
 }
 
-async fn is_found_unfit(urls: &[String], words: &str) {
+/// The examination finds this, with these words.
+async fn is_found(verdict: Verdict, urls: &[String], words: &str) {
     let settings = LockManager::builder();
     let findings = match urls {
         [url] => diagnose::server(settings, url).await,
         urls => diagnose::quorum(settings, Quorum::of(urls).durable(true)).await,
     };
     let findings = findings.unwrap();
-    let refusals = findings
-        .iter()
-        .filter(|finding| finding.verdict == Verdict::Refused);
-    let refusals: Vec<_> = refusals.map(|finding| &finding.text).collect();
-    assert!(refusals.iter().any(|text| text.contains(words)), "{findings:?}");
+    let mut found = findings.iter().filter(|finding| finding.verdict == verdict);
+    assert!(found.any(|finding| finding.text.contains(words)), "{findings:?}");
 }
 
 #[tokio::test]
@@ -81,12 +81,35 @@ async fn a_sentinel_is_refused_with_the_url_that_helps() {
 
 /// What is written to it is lost when its primary is back.
 #[tokio::test]
-async fn a_replica_is_refused_whether_or_not_it_takes_writes() {
+async fn a_replica_grants_nothing_whether_or_not_it_takes_writes() {
+    let settings = LockManager::builder().server_timeout(Duration::from_secs(1));
     for read_only in ["yes", "no"] {
         let builder = Server::builder().config("replica-read-only", read_only);
         let server = replica(builder).start().await;
-        is_refused(&[server.url()], "a replica, whose locks").await;
+        match settings.clone().connect(&server.url()).await {
+            Err(Error::Unavailable(error)) => assert!(error.to_string().contains(REPLICA), "{error}"),
+            other => panic!("{:?}", other.map(drop)),
+        }
+        is_found(Verdict::Unavailable, &[server.url()], REPLICA).await;
     }
+}
+
+/// Race: A process starts in the middle of a failover, and its URL leads to a replica.
+#[tokio::test]
+async fn a_replica_is_waited_for_until_it_is_the_primary() {
+    let server = replica(Server::builder()).start().await;
+    let url = server.url();
+    let connecting = tokio::spawn(async move { LockManager::connect(&url).await });
+    let seen = async || {
+        server.info("stats").await["total_connections_received"]
+            .parse::<u32>()
+            .unwrap()
+            > 3
+    };
+    eventually("it was tried", LIMIT, seen).await;
+    server.command(&["REPLICAOF", "NO", "ONE"]).await;
+    let locks = connecting.await.unwrap().unwrap();
+    locks.lock("a").acquire().await.unwrap().release().await.unwrap();
 }
 
 #[tokio::test]
@@ -124,7 +147,12 @@ async fn a_server_behind_two_urls_of_a_quorum_is_refused() {
     is_refused(&same, "this server is also that of").await;
     // Of these, two other servers may answer first. The examination waits for all.
     for other in [by_name, proxy.url()] {
-        is_found_unfit(&[one.url(), two.url(), other], "this server is also that of").await;
+        is_found(
+            Verdict::Refused,
+            &[one.url(), two.url(), other],
+            "this server is also that of",
+        )
+        .await;
     }
     let urls = [one.url(), two.url(), three.url()];
     LockManager::builder()

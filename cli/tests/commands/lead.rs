@@ -71,6 +71,20 @@ async fn lead_campaigns_again_after_cmd_fails_and_ends_after_it_succeeds() {
     assert_eq!(ended.code, Some(127), "{ended:?}");
 }
 
+/// Race: A process starts in the middle of a failover, and its URL leads to a replica.
+#[tokio::test]
+async fn lead_waits_for_a_replica_to_become_the_primary() {
+    let server = Server::builder().config("replicaof", "127.0.0.1 1").start().await;
+    let name = name();
+    let mut running = Running::start(&mut fairlock(&server.url(), &["lead", &name, "-c", LEADER]));
+    let asked = async || server.info("stats").await["total_connections_received"] != "0";
+    eventually("the replica is asked", LIMIT, asked).await;
+    server.command(&["REPLICAOF", "NO", "ONE"]).await;
+    fence(&running.line().await);
+    running.signal(Signal::SIGTERM);
+    assert_eq!(running.ended().await.code, Some(143));
+}
+
 #[tokio::test]
 async fn its_command_is_stopped_when_the_lead_is_taken_away_and_it_campaigns_again() {
     let server = Server::shared().await;

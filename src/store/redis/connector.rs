@@ -1,7 +1,6 @@
 //! Opens connections: from a URL to a usable server.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use fred::types::config::{Config, Server, ServerConfig};
@@ -12,7 +11,7 @@ use super::credentials::Login;
 use super::dial::{dial, server_of};
 use super::failure;
 use super::names::Names;
-use super::role::{DistinctServers, check_alone};
+use super::role::{DistinctServers, Expected};
 use super::sentinel::{Sentinels, check_primary};
 use crate::error::{Invalid, ServerError};
 use crate::store::interface::Failure;
@@ -25,10 +24,8 @@ pub(crate) struct Connector {
     sentinels: Option<Arc<Sentinels>>,
     /// The cluster servers in the URL.
     seeds: Vec<Node>,
-    /// The server must have all locks, and nothing else says so.
-    is_alone: bool,
-    /// A connection for calls was open before.
-    was_primary: AtomicBool,
+    /// What the server must say that it is.
+    expected: Expected,
     /// The servers of the quorum to which this one belongs.
     distinct: Option<Arc<DistinctServers>>,
     server: String,
@@ -56,8 +53,7 @@ impl Connector {
             },
             sentinels: None,
             seeds: Vec::new(),
-            is_alone: matches!(address.target, Target::Server(_)),
-            was_primary: AtomicBool::new(false),
+            expected: Expected::Anything,
             distinct: None,
             server,
             names: Arc::default(),
@@ -66,7 +62,10 @@ impl Connector {
             login: None,
         };
         match address.target {
-            Target::Server(server) => connector.config.server = server,
+            Target::Server(server) => {
+                connector.config.server = server;
+                connector.expected = Expected::Alone { in_quorum: false };
+            }
             Target::Cluster(nodes) => connector.seeds = nodes,
             Target::Sentinels(group) => {
                 let config = |server| Config {
@@ -93,8 +92,10 @@ impl Connector {
 
     /// The same connector, to a server of this quorum.
     pub(crate) fn among(self, servers: Option<Arc<DistinctServers>>) -> Connector {
+        let Some(servers) = servers else { return self };
         Connector {
-            distinct: servers,
+            expected: Expected::Alone { in_quorum: true },
+            distinct: Some(servers),
             ..self
         }
     }
@@ -137,8 +138,7 @@ impl Connector {
             config: self.config_of(Server::new(node.host.as_str(), node.port)),
             sentinels: None,
             seeds: Vec::new(),
-            is_alone: false,
-            was_primary: AtomicBool::new(false),
+            expected: Expected::Anything,
             distinct: None,
             server: node.to_string(),
             names: Arc::clone(&self.names),
@@ -179,21 +179,11 @@ impl Connector {
     pub(super) async fn open_for_calls(&self) -> Result<Connection, Failure> {
         // On the heap, as in `open`.
         let mut connection = Box::pin(self.open()).await?;
-        let checked = Box::pin(self.check(&mut connection)).await;
-        checked.map_err(|failure| failure::with_server(&self.server, failure))?;
-        self.was_primary.store(true, Ordering::Relaxed);
+        if let Some(servers) = &self.distinct {
+            let checked = Box::pin(servers.check(&mut connection, &self.server)).await;
+            checked.map_err(|failure| failure::with_server(&self.server, failure))?;
+        }
         Ok(connection)
-    }
-
-    async fn check(&self, connection: &mut Connection) -> Result<(), Failure> {
-        if self.is_alone {
-            let was_primary = self.was_primary.load(Ordering::Relaxed);
-            check_alone(connection, was_primary, self.distinct.is_some()).await?;
-        }
-        match &self.distinct {
-            Some(servers) => servers.check(connection, &self.server).await,
-            None => Ok(()),
-        }
     }
 
     /// Opens a connection for messages, or for anything else that is no call.
@@ -259,7 +249,7 @@ impl Connector {
     }
 
     async fn dial_by(&self, config: Config) -> Result<Connection, Failure> {
-        dial(&self.names, config, self.attempt_timeout).await
+        dial(&self.names, config, self.attempt_timeout, self.expected).await
     }
 
     async fn open_primary(&self, server: &Server) -> Result<Connection, Failure> {

@@ -22,6 +22,7 @@ use futures_util::stream::{self, FuturesUnordered, Stream, StreamExt};
 use super::connection::Connection;
 use super::failure;
 use super::names::Names;
+use super::role::Expected;
 use crate::error::ServerError;
 use crate::store::interface::Failure;
 
@@ -32,21 +33,23 @@ const EVENTS: usize = 4;
 /// How long an address may be silent before the next one is tried too (RFC 8305 recommends this).
 const STAGGER: Duration = Duration::from_millis(250);
 
-/// Connects, for calls that wait for their replies for `attempt_timeout`. An error names the server and the
-/// reason.
+/// Connects to a server that is what it has to be, for calls that wait for their replies for
+/// `attempt_timeout`. An error names the server and the reason.
 ///
-/// Connecting may take twice as long. fred makes up to four calls for it, one after the other: it
-/// authenticates, selects the database, and asks for the id of the connection and for the version of the
-/// server. So a server that is busy is connected if it answers each of them in half of its time.
+/// Connecting may take two and a half times as long, since up to five calls are made for it, one after the
+/// other. fred authenticates, selects the database, and asks for the id of the connection and for the version
+/// of the server, and then the server says what it is. So a server that is busy is connected if it answers
+/// each of them in half of its time.
 pub(super) async fn dial(
     names: &Names,
     config: Config,
     attempt_timeout: Duration,
+    expected: Expected,
 ) -> Result<Connection, Failure> {
-    let (server, within) = (server_of(&config), 2 * attempt_timeout);
+    let (server, within) = (server_of(&config), 5 * attempt_timeout / 2);
     let dialled = async {
         let ServerConfig::Centralized { server } = &config.server else {
-            return open(config, attempt_timeout, within).await;
+            return open(config, attempt_timeout, within, expected).await;
         };
         let addresses = names.addresses_of(&server.host, server.port).await?;
         let attempt = |address| {
@@ -57,7 +60,7 @@ pub(super) async fn dial(
                 server,
                 ..config.clone()
             };
-            open(config, attempt_timeout, within)
+            open(config, attempt_timeout, within, expected)
         };
         first_to_answer(names, addresses, within, attempt).await
     };
@@ -69,7 +72,7 @@ pub(super) async fn dial(
 }
 
 /// Makes an attempt at each address, and returns the first success or refusal. A name may have addresses that
-/// lead nowhere.
+/// lead nowhere, and those of replicas. If all fail, what a server said is returned rather than its silence.
 async fn first_to_answer<T, F: Future<Output = Result<T, Failure>>>(
     names: &Names,
     addresses: Vec<SocketAddr>,
@@ -93,7 +96,9 @@ async fn first_to_answer<T, F: Future<Output = Result<T, Failure>>>(
             }
             Err(failure) => {
                 failed.push(address);
-                last = failure;
+                if !matches!(last, Failure::NotExecuted(_)) {
+                    last = failure;
+                }
             }
         }
     }
@@ -120,7 +125,12 @@ pub(super) fn staggered<F: Future>(
     })
 }
 
-async fn open(config: Config, attempt_timeout: Duration, within: Duration) -> Result<Connection, Failure> {
+async fn open(
+    config: Config,
+    attempt_timeout: Duration,
+    within: Duration,
+    expected: Expected,
+) -> Result<Connection, Failure> {
     let client = client(config, attempt_timeout, within);
     let connected = client.clone();
     let mut connected = pin!(connected.wait_for_connect());
@@ -137,6 +147,7 @@ async fn open(config: Config, attempt_timeout: Duration, within: Duration) -> Re
         connected => connected.map_err(|_| unanswered()),
     });
     connection.unless_lost(opened).await?;
+    expected.check(&mut connection).await?;
     Ok(connection)
 }
 

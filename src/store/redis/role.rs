@@ -32,34 +32,42 @@ const REPLICA: (&str, &str) = (
 );
 const INDEPENDENT: &str = "a quorum is made of servers that have nothing to do with each other";
 
-/// Refuses a server that does not keep locks, or not all of them. A replica is refused unless this was a
-/// primary before. Then it or its successor will be one again.
-pub(super) async fn check_alone(
-    connection: &mut Connection,
-    was_primary: bool,
-    is_of_quorum: bool,
-) -> Result<(), Failure> {
-    let client = connection.client().clone();
-    let said = async {
-        let hello = CustomCommand::new_static("HELLO", ClusterHash::Random, false);
-        said(client.custom::<Value, &str>(hello, Vec::new()).await)
-    };
-    let Some(said) = connection.unless_lost(said).await? else {
-        return Ok(());
-    };
-    let (mode, role) = (named_in(&said, "mode"), named_in(&said, "role"));
-    let (what, advice) = match (mode.as_deref(), role.as_deref()) {
-        (Some("cluster"), _) => NODE,
-        (Some("sentinel"), _) => SENTINEL,
-        (_, Some("replica" | "slave")) => REPLICA,
-        _ => return Ok(()),
-    };
-    let advice = if is_of_quorum { INDEPENDENT } else { advice };
-    let why = ServerError::new(format!("this server is {what}: {advice}"));
-    Err(match was_primary && what == REPLICA.0 {
-        true => Failure::NotExecuted(why),
-        false => Failure::Refused(why),
-    })
+/// What a server has to be.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Expected {
+    /// Anything. Somebody else checks it.
+    Anything,
+    /// A server that keeps all locks by itself.
+    Alone { in_quorum: bool },
+}
+
+impl Expected {
+    /// Refuses a server that keeps no locks, or not all of them. A replica is not refused: it may become the
+    /// primary, and its name may have the address of the primary too, or lead there soon.
+    pub(super) async fn check(self, connection: &mut Connection) -> Result<(), Failure> {
+        let Expected::Alone { in_quorum } = self else {
+            return Ok(());
+        };
+        let client = connection.client().clone();
+        let said = async {
+            let hello = CustomCommand::new_static("HELLO", ClusterHash::Random, false);
+            said(client.custom::<Value, &str>(hello, Vec::new()).await)
+        };
+        let Some(said) = connection.unless_lost(said).await? else {
+            return Ok(());
+        };
+        let (mode, role) = (named_in(&said, "mode"), named_in(&said, "role"));
+        let why = |(what, advice)| {
+            let advice = if in_quorum { INDEPENDENT } else { advice };
+            ServerError::new(format!("this server is {what}: {advice}"))
+        };
+        match (mode.as_deref(), role.as_deref()) {
+            (Some("cluster"), _) => Err(Failure::Refused(why(NODE))),
+            (Some("sentinel"), _) => Err(Failure::Refused(why(SENTINEL))),
+            (_, Some("replica" | "slave")) => Err(Failure::NotExecuted(why(REPLICA))),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// What a server says of itself, unless it does not know the command, or refuses it to this user.

@@ -27,6 +27,7 @@ use super::dial::dial;
 use super::failure;
 use super::names::Names;
 use super::primary::{Primary, Successor};
+use super::role::Expected;
 use crate::error::ServerError;
 use crate::store::interface::Failure;
 use crate::time::backoff::Backoff;
@@ -180,7 +181,13 @@ impl Sentinels {
     }
 
     async fn dial(&self, config: &Config) -> Result<Connection, Failure> {
-        dial(&self.names, config.clone(), self.attempt_timeout).await
+        dial(
+            &self.names,
+            config.clone(),
+            self.attempt_timeout,
+            Expected::Anything,
+        )
+        .await
     }
 
     /// Asks one sentinel, over a separate connection.

@@ -4,6 +4,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::Mutex;
 
 use fairlock_testkit::{Server as TestServer, free_port};
+use fred::types::{ClusterHash, CustomCommand, Value};
 use tokio::time::Instant;
 
 use super::super::tests::OPTIONS;
@@ -43,6 +44,7 @@ async fn dial_name(names: &Names, addresses: &[SocketAddr], within: Duration) ->
     dial_with(Config::default(), names, addresses, within).await
 }
 
+/// Connects within this time.
 async fn dial_with(
     config: Config,
     names: &Names,
@@ -54,7 +56,8 @@ async fn dial_with(
         ..config
     };
     let answer = names.looking_up("two.invalid", 7);
-    let dialled = dial(names, config, within / 2);
+    let expected = Expected::Alone { in_quorum: false };
+    let dialled = dial(names, config, 2 * within / 5, expected);
     let told = async { drop(answer.send_replace(Some(Ok(addresses.into())))) };
     tokio::join!(dialled, told).0
 }
@@ -98,6 +101,51 @@ async fn a_name_of_a_dead_and_a_live_server_leads_to_the_live_one_at_once() {
     let addresses = [address(free_port()), address(server.port())];
     let connection = dial_name(&Names::default(), &addresses, OPTIONS.attempt_timeout).await;
     connection.unwrap().ping(1).await.unwrap();
+}
+
+/// A replica whose primary is away.
+async fn replica() -> TestServer {
+    TestServer::builder()
+        .config("replicaof", "127.0.0.1 1")
+        .start()
+        .await
+}
+
+#[tokio::test]
+async fn replicas_among_the_addresses_of_a_name_are_passed_over() {
+    let (primary, replica) = (TestServer::start().await, replica().await);
+    let names = Names::default();
+    for addresses in [[&replica, &primary], [&primary, &replica]] {
+        let addresses = addresses.map(|server| address(server.port()));
+        let connection = dial_name(&names, &addresses, OPTIONS.attempt_timeout).await;
+        let connection = connection.unwrap();
+        let role = CustomCommand::new_static("ROLE", ClusterHash::Random, false);
+        let role: Value = connection
+            .client()
+            .custom(role, Vec::<&str>::new())
+            .await
+            .unwrap();
+        assert!(format!("{role:?}").contains("master"), "{role:?}");
+        // It has answered.
+        assert_eq!(names.in_order(&addresses), addresses);
+    }
+}
+
+#[tokio::test]
+async fn a_name_of_a_replica_and_a_dead_server_may_lead_to_a_primary_later() {
+    let replica = replica().await;
+    for addresses in [[replica.port(), free_port()], [free_port(), replica.port()]] {
+        let dialled = dial_name(
+            &Names::default(),
+            &addresses.map(address),
+            OPTIONS.attempt_timeout,
+        )
+        .await;
+        match dialled.err() {
+            Some(Failure::NotExecuted(error)) => assert!(error.to_string().contains("a replica"), "{error}"),
+            other => panic!("{other:?}"),
+        }
+    }
 }
 
 #[cfg(any(feature = "rustls", feature = "native-tls"))]
