@@ -220,9 +220,10 @@ impl LockManager {
     /// let api = locks.semaphore("api", 10); // at most 10 calls at a time, over all processes
     /// api.with(call).await?;
     ///
-    /// // A fair rate limit: at most 10 grants within a second.
-    /// let limited = locks.semaphore("api-rate", 10).at_least(Duration::from_secs(1));
-    /// limited.with(call).await?;
+    /// // A fair rate limit: at most 4 grants within 100 ms. docs/permits.md says how to choose them.
+    /// let limited = locks.semaphore("api-rate", 4).at_least(Duration::from_millis(100));
+    /// let limited = limited.lease(Duration::from_millis(500));
+    /// drop(limited.acquire().await?); // before the call, which may take long
     /// # Ok(()) }
     /// ```
     #[doc(alias = "RSemaphore")]

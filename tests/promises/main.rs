@@ -16,6 +16,7 @@ mod operator;
 mod overload;
 mod own_thread;
 mod permits;
+mod rate_limit;
 mod reentrance;
 mod sets;
 mod settings;
