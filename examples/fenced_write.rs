@@ -1,34 +1,44 @@
-//! A writer that lost its lease without noticing, and a resource that refuses what it writes.
+//! A writer that lost its lease without noticing, and an account that refuses what it writes.
 //!
 //!     cargo run --example fenced_write                              in memory
 //!     cargo run --example fenced_write redis://127.0.0.1:6379
 //!
 //! No lock service can stop a process that was paused for longer than its lease and then goes on. The
-//! resource can: it refuses a smaller fence than the largest that it has seen. In SQL that is one statement:
-//! `UPDATE document SET body = $1, fence = $2 WHERE id = $3 AND fence <= $2`.
+//! resource can: it notes the largest fence that it has seen, when it is read too, and refuses smaller ones.
+//! In SQL these are the two statements of docs/guide.md, "Writing with the fence".
 
 use std::time::Duration;
 
 use fairlock::{Fence, LockManager};
 
 /// What the lock protects.
-#[derive(Debug, Default)]
-struct Document {
-    body: String,
-    fence: Option<Fence>,
+#[derive(Debug)]
+struct Account {
+    balance: i64,
+    /// The largest fence that it has seen.
+    seen: Option<Fence>,
 }
 
-impl Document {
-    fn write(&mut self, body: &str, fence: Fence) -> Result<(), String> {
-        match self.fence {
-            Some(seen) if fence < seen => Err(format!("refused: fence {fence} is older than {seen}")),
-            _ => {
-                self.body = body.to_owned();
-                self.fence = Some(fence);
-                Ok(())
-            }
+impl Account {
+    fn read(&mut self, fence: Fence) -> Result<i64, String> {
+        if let Some(seen) = self.seen.filter(|seen| *seen > fence) {
+            return Err(refusal(fence, seen));
         }
+        self.seen = Some(fence);
+        Ok(self.balance)
     }
+
+    fn write(&mut self, balance: i64, fence: Fence) -> Result<(), String> {
+        match self.seen {
+            Some(seen) if seen != fence => return Err(refusal(fence, seen)),
+            _ => self.balance = balance,
+        }
+        Ok(())
+    }
+}
+
+fn refusal(fence: Fence, seen: Fence) -> String {
+    format!("refused: fence {fence} is not the last one seen, {seen}")
 }
 
 #[tokio::main]
@@ -39,22 +49,33 @@ async fn main() -> fairlock::Result<()> {
     };
     // A fixed lease is not renewed: it stands for a holder that is frozen, and whose renewals stop with it.
     let lock = locks
-        .lock("document:7")
+        .lock("account:7")
         .lease(Duration::from_millis(300))
         .renew(false);
-    let mut document = Document::default();
+    let mut account = Account {
+        balance: 100,
+        seen: None,
+    };
 
     let slow = lock.acquire().await?;
-    println!("slow writer: has fence {}, and is paused", slow.fence());
+    let of_slow = account.read(slow.fence());
+    println!(
+        "slow writer: reads {of_slow:?} under fence {}, and is paused",
+        slow.fence()
+    );
 
     // Waits until the server takes the lease of the slow writer to be over.
     let quick = lock.acquire().await?;
-    println!("quick writer: has fence {}", quick.fence());
-    println!("quick writer: {:?}", document.write("new", quick.fence()));
+    let of_quick = account.read(quick.fence());
+    println!("quick writer: reads {of_quick:?} under fence {}", quick.fence());
 
-    // The slow writer goes on where it was, and does not look at its guard first.
-    println!("slow writer: {:?}", document.write("old", slow.fence()));
+    // The slow writer goes on where it was, and does not look at its guard first. Nobody has written since it
+    // read, but the quick writer would undo what it writes.
+    let written = of_slow.and_then(|balance| account.write(balance + 10, slow.fence()));
+    println!("slow writer: adds 10: {written:?}");
     println!("slow writer: its guard would have told: {:?}", slow.check());
-    println!("the document says {:?}", document.body);
+    let written = of_quick.and_then(|balance| account.write(balance + 1, quick.fence()));
+    println!("quick writer: adds 1: {written:?}");
+    println!("the balance is {}", account.balance);
     Ok(())
 }

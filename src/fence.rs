@@ -7,9 +7,11 @@ use crate::error::{Error, Invalid};
 
 /// A fencing token: the number of a change of owner. It increases strictly per lock.
 ///
-/// Hand it to the resource that the lock protects, and have the resource refuse numbers smaller than the
-/// largest one that it has seen. Then no stale write is accepted, whatever happens to leases and clocks
-/// ([Kleppmann 2016]).
+/// Hand it to the resource that the lock protects, with each read and each write. The resource notes the
+/// largest fence that it has seen, and refuses smaller ones. So once a holder has read, no earlier one can
+/// write, whatever happens to leases and clocks ([Kleppmann 2016]). A resource that notes the fences of
+/// writes alone accepts a stale write between the read and the write of the next holder, which then undoes
+/// it.
 ///
 /// A fence is the server's clock in µs at the change of owner, or one more than the last fence where that is
 /// larger. Owners that hand over inside one process ([`local_handoffs`](crate::Lock::local_handoffs)) count
@@ -27,6 +29,49 @@ use crate::error::{Error, Invalid};
 /// assert!(later > fence && later.get() > fence.get());
 /// assert_eq!(Fence::try_from(fence.get())?, fence); // read back, for a comparison
 /// # let _ = column;
+/// # Ok(()) }
+/// ```
+/// A holder that was frozen between its read and its write:
+/// ```
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> fairlock::Result<()> {
+/// # let locks = fairlock::LockManager::in_memory();
+/// use fairlock::Fence;
+///
+/// struct Account {
+///     balance: i64,
+///     seen: Option<Fence>,
+/// }
+///
+/// impl Account {
+///     /// UPDATE account SET fence = $2 WHERE id = $1 AND fence <= $2 RETURNING balance
+///     fn read(&mut self, fence: Fence) -> Option<i64> {
+///         let is_stale = self.seen.is_some_and(|seen| seen > fence);
+///         self.seen = self.seen.max(Some(fence));
+///         (!is_stale).then_some(self.balance)
+///     }
+///
+///     /// UPDATE account SET balance = $3 WHERE id = $1 AND fence = $2
+///     fn write(&mut self, balance: i64, fence: Fence) -> bool {
+///         let is_own = self.seen == Some(fence);
+///         if is_own {
+///             self.balance = balance;
+///         }
+///         is_own
+///     }
+/// }
+///
+/// let mut account = Account { balance: 100, seen: None };
+/// let lock = locks.lock("account:7");
+/// // A lease that is not renewed stands for a holder that is frozen.
+/// let frozen = lock.clone().renew(false).acquire().await?;
+/// let of_frozen = account.read(frozen.fence()).expect("nobody was there");
+///
+/// let next = lock.acquire().await?; // when that lease is over
+/// let of_next = account.read(next.fence()).expect("a larger fence");
+/// assert!(!account.write(of_frozen + 10, frozen.fence())); // though nobody has written since
+/// assert!(account.write(of_next + 1, next.fence()));
+/// assert_eq!(account.balance, 101);
 /// # Ok(()) }
 /// ```
 ///

@@ -136,7 +136,8 @@ impl LockGuard {
         self.hold().owner()
     }
 
-    /// Returns the fencing token, for the resource to check. It is larger than that of every holder before.
+    /// Returns the fencing token, for the resource to [check](Fence). It is larger than that of every holder
+    /// before.
     ///
     /// All holds of a re-entrant owner have the same token. In a quorum, so have the holds of a majority of
     /// the servers. With [local hand-off](crate::Lock::local_handoffs), each guard has its own.
@@ -148,9 +149,11 @@ impl LockGuard {
     /// # let lock = locks.lock("invoice:42");
     /// let guard = lock.acquire().await?;
     /// let fence = i64::from(guard.fence()); // SQL has no unsigned integers
-    /// let sql = "UPDATE invoice SET paid = true, fence = $1 WHERE id = 42 AND NOT paid AND fence <= $1";
-    /// // ... execute it with `fence`: if it changes no row, a later holder was there before ...
-    /// # let _ = (fence, sql);
+    /// // Noted at the read, the fence keeps all earlier holders from writing.
+    /// let read = "UPDATE invoice SET fence = $1 WHERE id = 42 AND fence <= $1 RETURNING amount";
+    /// let write = "UPDATE invoice SET amount = $2 WHERE id = 42 AND fence = $1";
+    /// // ... execute both with `fence`: if either finds no row, a later holder was there ...
+    /// # let _ = (fence, read, write);
     /// # Ok(()) }
     /// ```
     pub fn fence(&self) -> Fence {

@@ -63,8 +63,8 @@ impl LockManager {
 /// # What a leader may not assume
 /// A lead is a [lease, not a mutex](crate#a-lease-not-a-mutex). A leader that is paused for longer than its
 /// lease goes on with its next instruction while another process leads. Its work is stopped at the next
-/// `.await`. Where an outdated leader would do harm, hand [`HoldToken::fence`] to the resource, and have it
-/// refuse smaller numbers.
+/// `.await`. Where an outdated leader would do harm, hand [`HoldToken::fence`] to the resource with each read
+/// and write, and have it refuse [smaller ones](crate::Fence).
 ///
 /// # Examples
 /// ```

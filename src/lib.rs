@@ -33,9 +33,10 @@
 //! away [by force](Lock::force_release). A [quorum](Quorum) keeps this promise when a minority of its servers
 //! fail or restart.
 //!
-//! Code cannot stop at every instruction. A resource that refuses fences smaller than the largest it has seen
-//! refuses the writes of a stale holder ([`LockGuard::fence`]). It does not undo what that holder did
-//! elsewhere, such as a payment: `docs/once.md` shows how work takes effect once.
+//! Code cannot stop at every instruction. A resource that notes the fence of each read and write, and refuses
+//! smaller ones than the largest that it has seen, refuses the writes of a stale holder ([`Fence`]). It does
+//! not undo what that holder did elsewhere, such as a payment: `docs/once.md` shows how work takes effect
+//! once.
 //!
 //! All this needs clocks whose rates differ by 1 ‰ at most, and which go on while nothing else does. A
 //! virtual machine that is paused together with its clocks notices nothing at its first look. Only the fence

@@ -42,8 +42,8 @@ impl LockManager {
 /// [`downgrade`](crate::LockGuard::downgrade).
 ///
 /// # Fences
-/// Each guard has a fence, larger than all before it. A resource that keeps the largest fence of a writer
-/// refuses smaller ones, of writers and readers.
+/// Each guard has a fence, larger than all before it. A resource that notes the largest fence that it has
+/// seen, of readers too, refuses writes under smaller ones.
 ///
 /// # Examples
 /// ```

@@ -1,4 +1,4 @@
-//! [Rate limits](../../docs/permits.md#a-rate-limit) as a provider sees them, which counts calls as they arrive.
+//! Rate limits (`docs/permits.md`) as a provider sees them, which counts calls as they arrive.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

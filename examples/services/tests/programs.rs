@@ -302,6 +302,54 @@ async fn payment_of_a_killed_holder_is_taken_once() {
     tokio::task::spawn_blocking(|| drop(postgres)).await.unwrap();
 }
 
+/// Two holders add to a balance of 100. The first is frozen between its read and its write, and the next one
+/// reads meanwhile. Returns what each of their writes changed, and the balance.
+async fn after_a_freeze(database: &tokio_postgres::Client, read: &str, write: &str) -> (u64, u64, i64) {
+    let begin = "DROP TABLE IF EXISTS account;
+        CREATE TABLE account (id BIGINT PRIMARY KEY, balance BIGINT NOT NULL, fence BIGINT NOT NULL DEFAULT 0);
+        INSERT INTO account VALUES (7, 100)";
+    database.batch_execute(begin).await.unwrap();
+    let (frozen, next) = (1_i64, 2_i64);
+    let read = async |fence: i64| -> i64 {
+        let row = database.query_one(read, &[&7_i64, &fence]).await.unwrap();
+        row.get("balance")
+    };
+    let write = async |fence: i64, balance: i64| {
+        let changed = database.execute(write, &[&7_i64, &fence, &balance]).await;
+        changed.unwrap()
+    };
+    let (of_frozen, of_next) = (read(frozen).await, read(next).await);
+    let by_frozen = write(frozen, of_frozen + 10).await;
+    let by_next = write(next, of_next + 1).await;
+    (by_frozen, by_next, read(next).await)
+}
+
+#[tokio::test]
+async fn statements_of_the_guide_accept_no_write_that_the_next_holder_would_undo() {
+    if !Postgres::is_installed() {
+        eprintln!("skipped: PostgreSQL is not installed");
+        return;
+    }
+    let postgres = tokio::task::spawn_blocking(|| Postgres::start().unwrap())
+        .await
+        .unwrap();
+    let (database, connection) = tokio_postgres::connect(&postgres.url, NoTls).await.unwrap();
+    let connection = tokio::spawn(connection);
+    let blocks = blocks(include_str!("../../../docs/guide.md"), "sql");
+    let [read, write] = &blocks[..] else {
+        panic!("two statements: {blocks:?}")
+    };
+    assert_eq!(after_a_freeze(&database, read, write).await, (0, 1, 101));
+    // Noted by the writes alone, the fence has both accepted, and the first one lost.
+    let read = "SELECT balance FROM account WHERE id = $1 AND $2::BIGINT > 0";
+    let write = "UPDATE account SET balance = $3, fence = $2 WHERE id = $1 AND fence <= $2";
+    assert_eq!(after_a_freeze(&database, read, write).await, (1, 1, 101));
+
+    drop(database);
+    connection.await.unwrap().unwrap();
+    tokio::task::spawn_blocking(|| drop(postgres)).await.unwrap();
+}
+
 /// The blocks of code in this language on a page.
 fn blocks<'a>(page: &'a str, language: &str) -> Vec<&'a str> {
     let begin = format!("```{language}\n");
