@@ -75,8 +75,8 @@ impl LockManager {
     /// - `redis://[user:password@]host[:6379][/database]`: one server.
     /// - `rediss://…`: the same by TLS. It needs the feature `rustls` or `native-tls`; see
     ///   [`tls`](LockManagerBuilder::tls).
-    /// - `redis-cluster://[user:password@]host[:6379][?node=host:port&node=…]`: the cluster that these
-    ///   servers belong to. By TLS it is `rediss-cluster://`.
+    /// - `redis-cluster://[user:password@]host[:6379][/database][?node=host:port&node=…]`: the cluster that
+    ///   these servers belong to. By TLS it is `rediss-cluster://`.
     /// - `redis-sentinel://[user:password@]host[:26379][/database]?node=…&sentinelServiceName=name`: the
     ///   primary that these sentinels know by that name, also after a failover. Each further sentinel is a
     ///   `node=host:port`. User and password are those of the server; those of the sentinels are

@@ -1,6 +1,7 @@
 //! The locks in a real cluster of six servers: three masters with a replica each.
 
 mod addresses;
+mod databases;
 mod failover;
 mod leaders;
 mod migration;

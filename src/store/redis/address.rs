@@ -157,9 +157,6 @@ fn read(text: &str) -> Result<Address, Cow<'static, str>> {
     };
     let database = database.map(|number| number.parse::<u8>()).transpose();
     let database = database.map_err(|_| "the database must be a number from 0 to 255")?;
-    if kind == Kind::Cluster && database.is_some_and(|number| number != 0) {
-        return Err("a cluster has the database 0 alone".into());
-    }
     Ok(Address {
         tls,
         username: Some(decoded(url.username())?).filter(|name| !name.is_empty()),

@@ -46,7 +46,7 @@ pub(super) async fn dial(
     attempt_timeout: Duration,
     expected: Expected,
 ) -> Result<Connection, Failure> {
-    let (server, within) = (server_of(&config), 5 * attempt_timeout / 2);
+    let (server, database, within) = (server_of(&config), config.database, 5 * attempt_timeout / 2);
     let dialled = async {
         let ServerConfig::Centralized { server } = &config.server else {
             return open(config, attempt_timeout, within, expected).await;
@@ -68,7 +68,7 @@ pub(super) async fn dial(
         Ok(dialled) => dialled,
         Err(_) => Err(unanswered()),
     };
-    dialled.map_err(|failure| failure::with_server(&server, failure))
+    dialled.map_err(|failure| failure::with_server(&server, failure::of_a_database(failure, database)))
 }
 
 /// Makes an attempt at each address, and returns the first success or refusal. A name may have addresses that

@@ -1,5 +1,7 @@
 //! Classifies errors: what an error means for the call that it answers.
 
+use std::fmt::Display;
+
 use fred::error::{Error, ErrorKind};
 
 use crate::error::ServerError;
@@ -56,6 +58,24 @@ pub(super) fn classify_connecting(error: &Error) -> Failure {
         ),
         None => classify(error),
     }
+}
+
+/// Says which databases there are, if the server does not have the one that the URL names.
+pub(super) fn of_a_database(failure: Failure, database: Option<u8>) -> Failure {
+    with_advice(failure, |words| {
+        let is_missing = [
+            "DB index is out of range",
+            "SELECT is not allowed in cluster mode",
+        ]
+        .iter()
+        .any(|part| words.contains(part));
+        let number = database.filter(|_| is_missing)?;
+        Some(format!(
+            "database {number}: must be less than the number of databases, which the server's setting \
+             `databases` says, and in a cluster `cluster-databases` from Valkey 9.0 on; other clusters have \
+             database 0 alone"
+        ))
+    })
 }
 
 /// What to do about an error of a TLS library.
@@ -150,7 +170,7 @@ pub(super) fn with_server(server: &str, failure: Failure) -> Failure {
 }
 
 /// Adds to a refusal what helps against it, if that is known.
-pub(super) fn with_advice(failure: Failure, advice: impl FnOnce(&str) -> Option<&'static str>) -> Failure {
+pub(super) fn with_advice<A: Display>(failure: Failure, advice: impl FnOnce(&str) -> Option<A>) -> Failure {
     let Failure::Refused(error) = failure else {
         return failure;
     };

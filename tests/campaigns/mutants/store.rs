@@ -232,6 +232,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a request to replace a connection does not end the next one", LINK, "if condemned.generation == generation && !patient {", "if !patient {", CONNECTIONS),
     edit("a node of a cluster is no single server", ROLE, "Err(Failure::Refused(why(NODE)))", "Ok(())", UNFIT),
     edit("a sentinel is no server of locks", ROLE, "Err(Failure::Refused(why(SENTINEL)))", "Ok(())", UNFIT),
+    edit("a database that is not there is named with what is allowed", FAILURE, "database.filter(|_| is_missing)?", "database.filter(|_| false)?", &["--test servers databases::"]),
     edit("a replica grants nothing", ROLE, "Err(Failure::NotExecuted(why(REPLICA)))", "Ok(())", UNFIT),
     edit("a replica is waited for", ROLE, "Err(Failure::NotExecuted(why(REPLICA)))", "Err(Failure::Refused(why(REPLICA)))", UNFIT),
     edit("the addresses of a name are checked one by one", DIAL, "    expected.check(&mut connection).await?;\n", "    let _ = (expected, &mut connection);\n", DIALLING),

@@ -118,7 +118,7 @@ async fn a_client_that_listens_elsewhere_finds_the_server_of_its_calls_and_gets_
         let locks = connect(&proxy.url()).await;
         let guard = locks.lock(NAME).acquire_timeout(POLLED_BY).await.unwrap();
         guard.release().await.unwrap();
-        locks.close().await;
+        locks.close().await.unwrap();
     }
     busy.iter().for_each(JoinHandle::abort);
 }

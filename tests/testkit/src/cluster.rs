@@ -22,15 +22,31 @@ pub struct Cluster {
 impl Cluster {
     /// Three masters with a replica each.
     pub async fn start() -> Cluster {
-        Cluster::of(3, 3).await
+        Cluster::of(3, 3, &[]).await
     }
 
     /// Masters without replicas.
     pub async fn of_masters(masters: usize) -> Cluster {
-        Cluster::of(masters, 0).await
+        Cluster::of(masters, 0, &[]).await
     }
 
-    async fn of(masters: usize, replicas: usize) -> Cluster {
+    /// Three masters with so many databases, if the installed server can have them in a cluster.
+    pub async fn with_databases(databases: u8) -> Option<Cluster> {
+        let info = Server::shared().await.info("server").await;
+        let major = info
+            .get("valkey_version")?
+            .split('.')
+            .next()?
+            .parse::<u32>()
+            .ok()?;
+        if major < 9 {
+            return None;
+        }
+        let settings = [("cluster-databases", &*databases.to_string())];
+        Some(Cluster::of(3, 0, &settings).await)
+    }
+
+    async fn of(masters: usize, replicas: usize, settings: &[(&str, &str)]) -> Cluster {
         let mut servers = Vec::new();
         for _ in 0..masters + replicas {
             let timeout = NODE_TIMEOUT.as_millis().to_string();
@@ -39,6 +55,9 @@ impl Cluster {
                 .config("cluster-node-timeout", &timeout)
                 .config("cluster-replica-validity-factor", "0")
                 .config("repl-diskless-sync-delay", "0");
+            let builder = settings
+                .iter()
+                .fold(builder, |builder, (key, value)| builder.config(key, value));
             servers.push(builder.start().await);
         }
         let cluster = Cluster { servers, masters };

@@ -52,7 +52,7 @@ fn urls_without_a_server_are_invalid() {
         "redis://host?db=1",
         "redis://host?timeout=1",
         "redis://%ff@host",
-        "redis-cluster://host/1",
+        "redis-cluster://host/one",
         "redis-sentinel://host",
         "redis-sentinel://host?sentinelServiceName=",
         "redis-sentinel://?sentinelServiceName=main",
@@ -75,7 +75,10 @@ fn urls_without_a_server_are_invalid() {
 #[test]
 fn a_url_that_cannot_be_read_is_named_by_its_scheme() {
     for (url, told) in [
-        ("rediss-cluster://host/1", "server URL \"rediss-cluster://...\": "),
+        (
+            "rediss-cluster://host/one",
+            "server URL \"rediss-cluster://...\": ",
+        ),
         ("redis://host?db=1", "the only parameters are protocol (a ? in"),
         ("http://host", "server URL \"http://...\": the scheme must be"),
         (
