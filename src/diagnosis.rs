@@ -43,7 +43,7 @@ pub struct Finding {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Subject {
-    /// Whether the server answers this user.
+    /// Whether the server answers this user, and whether it has closed connections to save memory.
     Connection,
     /// Its version.
     Version,

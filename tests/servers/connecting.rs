@@ -149,7 +149,10 @@ async fn a_database_has_locks_of_its_own() {
     let keyspace = server.info("keyspace").await;
     assert!(keyspace.contains_key("db2") && keyspace.contains_key("db3"));
     assert!(!keyspace.contains_key("db0"));
-    let error = client().connect(&format!("{}/99", server.url())).await.unwrap_err();
+    let error = client()
+        .connect(&format!("{}/99", server.url()))
+        .await
+        .unwrap_err();
     assert!(matches!(error, Error::Refused(_)), "{error:?}");
     assert!(error.to_string().contains("database 99: must be less"), "{error}");
 }

@@ -93,6 +93,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a server that stops answering is told of", RIGHTS, "tried.unwilling.get_or_insert(why.to_string());", "drop(why);", ON_CHECK),
     edit("a check refuses a clock that was never set", STATE, "if theirs < UNSET {", "if false {", ON_CHECK),
     edit("too few replicas are told of", STATE, "if connected < wanted {", "if false {", ON_CHECK),
+    edit("connections that were never closed are not warned of", STATE, "closed.filter(|closed| *closed > 0)", "closed.filter(|_| true)", &["--lib diagnosis"]),
     edit("a server that is too old is refused", STATE, "if known < OLDEST {", "if false {", &["--lib diagnosis"]),
     edit("durable servers must have each write on disk", STATE, "if durable && !keeps_all {", "if false {", ON_CHECK),
     edit("warnings count only if asked", CHECK, "Some(Verdict::Warning) if strict", "Some(Verdict::Warning)", &["--package fairlock-cli --bin fairlock check::"]),

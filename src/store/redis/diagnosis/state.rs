@@ -41,6 +41,7 @@ impl Examination<'_> {
     ) {
         version(info, self.options.quorum, found);
         eviction(info, found);
+        evicted_clients(info, found);
         let appends = info.and_then(|info| number_of(info, "aof_enabled")) == Some(1);
         // A user who may not read it leaves a mark in the server's log, so it is asked only where it counts.
         let appendfsync = if appends {
@@ -203,6 +204,18 @@ fn eviction(info: Option<&str>, found: &mut Findings<'_>) {
     }
 }
 
+/// Most users of locks may not read the setting itself. What it did is known from Redis 7.0 on.
+fn evicted_clients(info: Option<&str>, found: &mut Findings<'_>) {
+    let closed = info.and_then(|info| number_of(info, "evicted_clients"));
+    if let Some(closed) = closed.filter(|closed| *closed > 0) {
+        let text = format!(
+            "maxmemory-clients has closed {closed} connections: a waiter whose connection is closed misses its \
+             turn, and may get the lock late"
+        );
+        found.add(Subject::Connection, Verdict::Warning, text);
+    }
+}
+
 /// How the append-only file is flushed. Most users of locks may not read that.
 async fn appendfsync(connection: &Connection) -> Option<String> {
     let line = ["CONFIG", "GET", "appendfsync"].map(str::to_owned);
@@ -267,6 +280,7 @@ fn since_1970() -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::diagnosis::Finding;
 
     #[test]
     fn versions_that_cannot_work_are_refused_and_unknown_servers_warned_of() {
@@ -295,6 +309,25 @@ mod tests {
             version(Some(info), None, &mut Findings::at("a", &mut list));
             assert_eq!((list.len(), list[0].verdict), (1, verdict), "{info}");
             assert!(list[0].text.contains(words), "{list:?}");
+        }
+    }
+
+    #[test]
+    fn connections_that_the_server_closed_for_their_memory_are_warned_of() {
+        for (info, count) in [
+            (None, 0),
+            (Some("redis_version:6.2.0"), 0),
+            (Some("evicted_clients:0"), 0),
+            (Some("evicted_keys:9\r\nevicted_clients:3"), 1),
+        ] {
+            let mut list = Vec::new();
+            evicted_clients(info, &mut Findings::at("a", &mut list));
+            assert_eq!(list.len(), count, "{info:?}");
+            let is_told = |finding: &Finding| {
+                finding.verdict == Verdict::Warning
+                    && finding.text.contains("maxmemory-clients has closed 3 ")
+            };
+            assert!(list.iter().all(is_told), "{list:?}");
         }
     }
 }
