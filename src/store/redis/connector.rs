@@ -12,7 +12,7 @@ use super::dial::{dial, server_of};
 use super::failure;
 use super::names::Names;
 use super::role::{DistinctServers, Expected};
-use super::sentinel::{Sentinels, check_primary};
+use super::sentinel::Sentinels;
 use crate::error::{Invalid, ServerError};
 use crate::store::interface::Failure;
 use crate::store::label::Label;
@@ -77,6 +77,7 @@ impl Connector {
                 let configs = group.hosts.into_iter().map(config).collect();
                 let sentinels = Sentinels::new(configs, group.service, attempt_timeout);
                 connector.sentinels = Some(Arc::new(sentinels));
+                connector.expected = Expected::Primary;
             }
         }
         Ok(connector)
@@ -205,7 +206,7 @@ impl Connector {
         // A primary that hangs is not waited for once it has a successor.
         let opened = tokio::select! {
             biased;
-            opened = self.open_primary(&primary.server) => opened,
+            opened = self.dial(self.config_of(primary.server.clone())) => opened,
             server = successor.appears() => {
                 Err(Failure::NotExecuted(ServerError::new(format!("the primary is {server} now"))))
             }
@@ -250,14 +251,6 @@ impl Connector {
 
     async fn dial_by(&self, config: Config) -> Result<Connection, Failure> {
         dial(&self.names, config, self.attempt_timeout, self.expected).await
-    }
-
-    async fn open_primary(&self, server: &Server) -> Result<Connection, Failure> {
-        let connection = self.dial(self.config_of(server.clone())).await?;
-        check_primary(&connection)
-            .await
-            .map_err(|failure| failure::with_server(&server.to_string(), failure))?;
-        Ok(connection)
     }
 }
 

@@ -1,8 +1,8 @@
-//! What a server says that it is, and whether the locks of a single server can be kept on it.
+//! What a server says that it is, and whether locks can be kept on it.
 //!
 //! The reply to `HELLO` tells the mode and the role of a server
 //! (<https://redis.io/docs/latest/commands/hello/>). Any user may send it. A server that does not know it,
-//! such as some proxies, is not checked.
+//! such as some proxies, is not checked. With sentinels, the reply to `ROLE` must come.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -35,38 +35,61 @@ const INDEPENDENT: &str = "a quorum is made of servers that have nothing to do w
 /// What a server has to be.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Expected {
-    /// Anything. Somebody else checks it.
+    /// Anything. What it answers shows what it is.
     Anything,
+    /// The primary that the sentinels name.
+    Primary,
     /// A server that keeps all locks by itself.
     Alone { in_quorum: bool },
 }
 
 impl Expected {
-    /// Refuses a server that keeps no locks, or not all of them. A replica is not refused: it may become the
-    /// primary, and its name may have the address of the primary too, or lead there soon.
     pub(super) async fn check(self, connection: &mut Connection) -> Result<(), Failure> {
-        let Expected::Alone { in_quorum } = self else {
-            return Ok(());
-        };
-        let client = connection.client().clone();
-        let said = async {
-            let hello = CustomCommand::new_static("HELLO", ClusterHash::Random, false);
-            said(client.custom::<Value, &str>(hello, Vec::new()).await)
-        };
-        let Some(said) = connection.unless_lost(said).await? else {
-            return Ok(());
-        };
-        let (mode, role) = (named_in(&said, "mode"), named_in(&said, "role"));
-        let why = |(what, advice)| {
-            let advice = if in_quorum { INDEPENDENT } else { advice };
-            ServerError::new(format!("this server is {what}: {advice}"))
-        };
-        match (mode.as_deref(), role.as_deref()) {
-            (Some("cluster"), _) => Err(Failure::Refused(why(NODE))),
-            (Some("sentinel"), _) => Err(Failure::Refused(why(SENTINEL))),
-            (_, Some("replica" | "slave")) => Err(Failure::NotExecuted(why(REPLICA))),
-            _ => Ok(()),
+        match self {
+            Expected::Anything => Ok(()),
+            Expected::Primary => check_primary(connection).await,
+            Expected::Alone { in_quorum } => check_alone(connection, in_quorum).await,
         }
+    }
+}
+
+/// Makes sure that the server itself reports that it is a primary.
+async fn check_primary(connection: &mut Connection) -> Result<(), Failure> {
+    let client = connection.client().clone();
+    let asked = async {
+        let command = CustomCommand::new_static("ROLE", ClusterHash::Random, false);
+        let role = client.custom::<Value, &str>(command, Vec::new()).await;
+        role.map_err(|error| failure::classify(&error))
+    };
+    match connection.unless_lost(asked).await? {
+        Value::Array(parts) if parts.first().and_then(Value::as_str).as_deref() == Some("master") => Ok(()),
+        _ => Err(Failure::NotExecuted(ServerError::new(
+            "the sentinels name it, but it is no primary",
+        ))),
+    }
+}
+
+/// Refuses a server that keeps no locks, or not all of them. A replica is not refused: it may become the
+/// primary, and its name may have the address of the primary too, or lead there soon.
+async fn check_alone(connection: &mut Connection, in_quorum: bool) -> Result<(), Failure> {
+    let client = connection.client().clone();
+    let said = async {
+        let hello = CustomCommand::new_static("HELLO", ClusterHash::Random, false);
+        said(client.custom::<Value, &str>(hello, Vec::new()).await)
+    };
+    let Some(said) = connection.unless_lost(said).await? else {
+        return Ok(());
+    };
+    let (mode, role) = (named_in(&said, "mode"), named_in(&said, "role"));
+    let why = |(what, advice)| {
+        let advice = if in_quorum { INDEPENDENT } else { advice };
+        ServerError::new(format!("this server is {what}: {advice}"))
+    };
+    match (mode.as_deref(), role.as_deref()) {
+        (Some("cluster"), _) => Err(Failure::Refused(why(NODE))),
+        (Some("sentinel"), _) => Err(Failure::Refused(why(SENTINEL))),
+        (_, Some("replica" | "slave")) => Err(Failure::NotExecuted(why(REPLICA))),
+        _ => Ok(()),
     }
 }
 

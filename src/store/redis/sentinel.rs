@@ -223,21 +223,6 @@ impl Sentinels {
     }
 }
 
-/// Makes sure that the server itself reports that it is a primary.
-pub(super) async fn check_primary(connection: &Connection) -> Result<(), Failure> {
-    let command = CustomCommand::new_static("ROLE", ClusterHash::Random, false);
-    let role = connection
-        .client()
-        .custom::<Value, &str>(command, Vec::new())
-        .await;
-    match role.map_err(|error| failure::classify(&error))? {
-        Value::Array(parts) if parts.first().and_then(Value::as_str).as_deref() == Some("master") => Ok(()),
-        _ => Err(Failure::NotExecuted(ServerError::new(
-            "the sentinels name it, but it is no primary",
-        ))),
-    }
-}
-
 /// Replaces `known` by `primary` if that is newer.
 fn later(known: &mut Option<Primary>, primary: Primary) -> bool {
     let is_later = known.as_ref().is_none_or(|known| known.epoch < primary.epoch);

@@ -233,6 +233,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a node of a cluster is no single server", ROLE, "Err(Failure::Refused(why(NODE)))", "Ok(())", UNFIT),
     edit("a sentinel is no server of locks", ROLE, "Err(Failure::Refused(why(SENTINEL)))", "Ok(())", UNFIT),
     edit("a database that is not there is named with what is allowed", FAILURE, "database.filter(|_| is_missing)?", "database.filter(|_| false)?", &["--test servers databases::"]),
+    edit("a server that sentinels name must say that it is a primary", ROLE, "Expected::Primary => check_primary(connection).await,", "Expected::Primary => Ok(()),", &["--test servers failover::server_that_denies"]),
     edit("a replica grants nothing", ROLE, "Err(Failure::NotExecuted(why(REPLICA)))", "Ok(())", UNFIT),
     edit("a replica is waited for", ROLE, "Err(Failure::NotExecuted(why(REPLICA)))", "Err(Failure::Refused(why(REPLICA)))", UNFIT),
     edit("the addresses of a name are checked one by one", DIAL, "    expected.check(&mut connection).await?;\n", "    let _ = (expected, &mut connection);\n", DIALLING),

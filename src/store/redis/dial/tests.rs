@@ -41,12 +41,15 @@ impl Silent {
 
 /// Connects to a name that has these addresses.
 async fn dial_name(names: &Names, addresses: &[SocketAddr], within: Duration) -> Result<Connection, Failure> {
-    dial_with(Config::default(), names, addresses, within).await
+    dial_with(Config::default(), ALONE, names, addresses, within).await
 }
+
+const ALONE: Expected = Expected::Alone { in_quorum: false };
 
 /// Connects within this time.
 async fn dial_with(
     config: Config,
+    expected: Expected,
     names: &Names,
     addresses: &[SocketAddr],
     within: Duration,
@@ -56,7 +59,6 @@ async fn dial_with(
         ..config
     };
     let answer = names.looking_up("two.invalid", 7);
-    let expected = Expected::Alone { in_quorum: false };
     let dialled = dial(names, config, 2 * within / 5, expected);
     let told = async { drop(answer.send_replace(Some(Ok(addresses.into())))) };
     tokio::join!(dialled, told).0
@@ -115,9 +117,14 @@ async fn replica() -> TestServer {
 async fn replicas_among_the_addresses_of_a_name_are_passed_over() {
     let (primary, replica) = (TestServer::start().await, replica().await);
     let names = Names::default();
-    for addresses in [[&replica, &primary], [&primary, &replica]] {
-        let addresses = addresses.map(|server| address(server.port()));
-        let connection = dial_name(&names, &addresses, OPTIONS.attempt_timeout).await;
+    for (servers, expected) in [
+        ([&replica, &primary], ALONE),
+        ([&primary, &replica], ALONE),
+        ([&replica, &primary], Expected::Primary),
+    ] {
+        let addresses = servers.map(|server| address(server.port()));
+        let within = OPTIONS.attempt_timeout;
+        let connection = dial_with(Config::default(), expected, &names, &addresses, within).await;
         let connection = connection.unwrap();
         let role = CustomCommand::new_static("ROLE", ClusterHash::Random, false);
         let role: Value = connection
@@ -175,7 +182,14 @@ async fn the_certificate_at_each_address_is_for_the_name() {
             ..Config::default()
         };
         let addresses = [silent.address, address(server.tls_port().unwrap())];
-        let dialled = dial_with(config, &Names::default(), &addresses, OPTIONS.attempt_timeout).await;
+        let dialled = dial_with(
+            config,
+            ALONE,
+            &Names::default(),
+            &addresses,
+            OPTIONS.attempt_timeout,
+        )
+        .await;
         match dialled {
             Ok(connection) if is_accepted => connection.ping(1).await.unwrap(),
             Err(Failure::Refused(_)) if !is_accepted => {}
