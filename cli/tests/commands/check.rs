@@ -242,8 +242,8 @@ async fn check_tells_of_a_server_that_takes_no_writes() {
         .start()
         .await;
     let ended = check(&replica.url(), &[]).await;
-    assert_eq!(ended.code, Some(77), "{ended:?}");
-    assert_one(&ended, "connection", "refused", "this server is a replica");
+    assert_eq!(ended.code, Some(69), "{ended:?}");
+    assert_one(&ended, "connection", "unavailable", "this server is a replica");
 }
 
 #[tokio::test]
