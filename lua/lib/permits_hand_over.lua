@@ -67,7 +67,7 @@ local function hand_over(queue_key, channel_prefix, is_new, own_request, own_ms)
   -- How many permits were granted over a request while it was the first in the queue.
   local function overtaken_by(request)
     if not overtaken then
-      local permits, before = string.match(redis.call('HGET', lock_key, 'overtaken') or '', '(%d+) (%S+)')
+      local permits, before = string.match(redis.call('HGET', lock_key, OVERTAKEN) or '', '(%d+) (%S+)')
       overtaken = {[before or ''] = permits}
     end
     return overtaken[request] or 0
@@ -151,7 +151,7 @@ local function hand_over(queue_key, channel_prefix, is_new, own_request, own_ms)
     redis.pcall('ZREM', clients_key, waiter)
   end
   if last then
-    fields[#fields + 1], fields[#fields + 2] = 'overtaken', overtaken[last] .. ' ' .. last
+    fields[#fields + 1], fields[#fields + 2] = OVERTAKEN, overtaken[last] .. ' ' .. last
   end
   write()
   if more == NO and stays and stays ~= own_request and is_told_of_time()

@@ -12,6 +12,8 @@
 -- one that the script itself has emptied. It ends the script there. So nothing asks for a queue that is empty
 -- by now, and the timers of holds that are over go last of all.
 
+-- The field of the hash that says over whom permits were granted (lib/permits_hand_over.lua).
+local OVERTAKEN = 'overtaken'
 -- A script looks at about so many holds at once. A search of the hash begins and ends at START.
 local PART, START = 128, '0'
 -- The field of the hash that says where the next script goes on to make timers: `<now> <cursor>`. It exists
@@ -94,8 +96,9 @@ end
 -- Until the last part, the header says that the timers must be made again.
 local function rebuild()
   local place = redis.call('HGET', lock_key, PLACE) or ''
-  -- HDEL comes first: an out-of-memory server lets it pass, and then whatever follows.
-  redis.call('HDEL', lock_key, PLACE)
+  -- HDEL comes first: an out-of-memory server lets it pass, and then whatever follows. It leaves the header
+  -- and the holds, so that these can be counted.
+  redis.call('HDEL', lock_key, PLACE, OVERTAKEN)
   local cursor = START
   -- If the clock was set back again, what was done must be done again.
   if place ~= '' and string.sub(place, PLACE_TIME, PLACE_TIME_END) <= now then

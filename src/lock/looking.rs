@@ -326,7 +326,7 @@ mod tests {
             watching.is_news(&among(&[three.clone(), one.clone()], 6)),
             "one more"
         );
-        assert!(watching.is_news(&of(&[three.clone(), one.clone()])), "fewer");
+        assert!(watching.is_news(&of(&[three, one.clone()])), "fewer");
         let shrunk = Holder { permits: 2, ..one };
         assert!(watching.is_news(&among(&[shrunk, two], 4)));
     }

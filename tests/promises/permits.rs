@@ -172,7 +172,8 @@ async fn a_larger_capacity_does_not_wait_for_a_smaller_one(backend: Backend) {
     let next = tokio::spawn(wide.acquire());
     backend.queued(&narrow, 2, 2).await;
     over.remove(0).release().await.unwrap();
-    over.push(timeout(SOON, next).await.expect("before it polls").unwrap().unwrap());
+    let next = timeout(SOON, next).await.expect("before it polls");
+    over.push(next.unwrap().unwrap());
     assert_eq!(wide.status().await.unwrap().waiting, 1);
     drop((held, over));
     in_time(waits).await.release().await.unwrap();

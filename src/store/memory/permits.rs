@@ -144,6 +144,7 @@ impl<'a> OpenPermits<'a> {
             permits.timers.add(hold.deadline, request);
         }
         permits.seen = self.now.ms;
+        permits.overtaken = None;
     }
 
     /// Drops the holds that are over, in the order of their ends. If `is_exact`, also corrects the first

@@ -87,9 +87,9 @@ mod tests {
             .iter()
             .map(|script| format!("{} {}", script.name, fred::util::sha1_hash(script.text())));
         let sent = [
-            "acquire b99bc1a84b3f982ee05dd2edab9db4492bd21d4c",
-            "release b11bee66209b66c979b8eb0876ca987d14ae014d",
-            "withdraw d8d9e4777d36a21c007ec7b995f5f7555aa795a1",
+            "acquire a356ef81419dc06ddc75e5fd61e288d5fba3fa54",
+            "release 640e04ff2c6981959c52d30d500499283ee13c23",
+            "withdraw fcd42e8443a1a2b274677c456cd185692965d632",
             "renew 9e3c3ede0b5b06c728e8d47df634ccac5f82fed8",
             "look 7640e3de241797b3f4534070642d3aa35138449c",
             "inspect 82535dfd05a7ee810b9e6ed212e4e7f878d389e0",

@@ -166,7 +166,7 @@ async fn withdrawals_that_wait_are_written_before_a_call_that_must_find_nothing_
     }
     let repeated = fixture.one();
     let last = fixture.withdrawals.next_of(&here).unwrap();
-    assert_eq!(requests(Some(&last)), [repeated.clone()]);
+    assert_eq!(requests(Some(&last)), std::slice::from_ref(&repeated));
     let later = fixture.one();
     assert!(
         fixture.withdrawals.next_of(&here).is_none(),
