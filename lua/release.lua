@@ -57,17 +57,18 @@ if what == 'keep' then
     local kept = string.sub(request, CLIENT, CLAIM_MS_END) .. KEPT .. string.match(request, '%d+:', NUMBER)
     local hold = string.sub(summary, HOLDS)
     if hold == ONE .. ' ' .. fence .. ' ' .. kept then
-      return RELEASED .. ' ' .. request .. ' ' .. now .. ' ' .. was_until .. ' 0 0'
+      -- The call before this one may have been incomplete.
+      stays_until = was_until
     elseif hold == ONE .. ' ' .. fence .. ' ' .. request then
       local lease_ms = string.format('%010d', deadline - now)
       -- PEXPIRE comes first: an out-of-memory server lets it pass, and then whatever follows.
       redis.call('PEXPIRE', lock_key, string.format('%d', lease_ms + RETENTION_MS))
       redis.call('HSET', lock_key, 'hold', deadline .. ' ' .. lease_ms .. ' ' .. NO
         .. string.sub(summary, PUSHED + 1, HOLDS) .. ' ' .. fence .. ' ' .. kept)
-      if not queue_key or string.sub(summary, HAS_WAITERS, HAS_WAITERS) == NO then
-        return RELEASED .. ' ' .. request .. ' ' .. now .. ' ' .. deadline .. ' 0 0'
-      end
       stays_until = deadline
+    end
+    if stays_until and (not queue_key or string.sub(summary, HAS_WAITERS, HAS_WAITERS) == NO) then
+      return RELEASED .. ' ' .. request .. ' ' .. now .. ' ' .. stays_until .. ' 0 0'
     end
   end
 end

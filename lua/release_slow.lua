@@ -2,8 +2,8 @@
 -- only hold. The header of release.lua explains the arguments and the reply.
 
 if stays_until then
-  local _, denied = hand_over(queue_key, clients_key, channel_prefix, nil, now)
-  return RELEASED .. ' ' .. request .. ' ' .. now .. ' ' .. stays_until .. ' ' .. denied .. ' 0'
+  local more, denied = hand_over(queue_key, clients_key, channel_prefix, nil, now)
+  return RELEASED .. ' ' .. request .. ' ' .. now .. ' ' .. stays_until .. ' ' .. denied .. ' ' .. more
 end
 if not queue_key and string.sub(summary, HAS_WAITERS, HAS_WAITERS) == YES then
   return ELSEWHERE .. ' ' .. request .. ' ' .. now .. ' 0 0 0'

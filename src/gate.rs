@@ -1,9 +1,10 @@
 //! The gate: which callers of this client may ask for a lock now, and which wait here.
 //!
-//! A caller that gives up while it is queued has cost the server a call to queue it and a share of a call to
-//! withdraw it. The server may also have handed the lock to it for nothing. So a caller that leaves before
-//! its turn is expected does not ask. It waits here, and giving up here costs the server nothing. All others
-//! ask, in the order of their arrival. One caller of this client always asks.
+//! As long as most callers of a lock are served, all of them ask, in the order of their arrival. A caller
+//! that gives up while it is queued has cost the server a call to queue it and a share of a call to withdraw
+//! it. The server may also have handed the lock to it for nothing. When most callers give up, those that
+//! leave before their turn is expected do not ask. They wait here, and giving up here costs the server
+//! nothing. One caller of this client always asks.
 //!
 //! The turn of a caller is expected after those that ask already, at the pace of the last grants to this
 //! client. Turns vary: their standard deviation is taken to be as long as their mean, so `n` of them are
@@ -39,8 +40,12 @@ use crate::place::held::Held;
 use crate::sync::locked;
 use crate::time::clock::LocalTime;
 
-/// A mean is that of so many of the last grants, or of the last callers that were dropped.
-const LAST: f64 = 16.0;
+/// A lock becomes overloaded when more than this share of the last waits ended by giving up. It stays
+/// overloaded until the share is below `SERVED`.
+const OVERLOADED: f64 = 0.5;
+const SERVED: f64 = 0.25;
+/// A mean is that of so many of the last waits, grants or dropped callers.
+const LAST: f64 = 32.0;
 /// A caller without a bound is patient once it has waited for so many times as long as others did.
 const PATIENT: f64 = 1.25;
 
@@ -68,6 +73,9 @@ struct State {
     /// Those that wait here, by the time at which they are expected to leave.
     waiting: BTreeMap<Key, Waiting>,
     arrivals: u64,
+    /// The share of recent waits that ended by giving up, from 0 to 1.
+    given_up: f64,
+    is_overloaded: bool,
     /// The mean time between two grants while somebody asked, in seconds. 0 before the first grant.
     turn: f64,
     /// The mean time after which callers were dropped, in seconds, if any were.
@@ -245,6 +253,8 @@ impl State {
             unbounded: 0,
             waiting: BTreeMap::new(),
             arrivals: 0,
+            given_up: 0.0,
+            is_overloaded: false,
             turn: 0.0,
             dropped_after: None,
             since: now.checked_sub(waited).unwrap_or(now),
@@ -266,6 +276,7 @@ impl State {
             let idle = now.saturating_duration_since(self.idle_since);
             if idle > WAITLIST_KEPT {
                 // The earlier callers say nothing of those that come.
+                (self.given_up, self.is_overloaded) = (0.0, false);
                 (self.turn, self.dropped_after, self.since) = (0.0, None, now);
             } else {
                 self.since += idle;
@@ -278,7 +289,7 @@ impl State {
             .dropped_after
             .map(|after| now + Duration::from_secs_f64(PATIENT * after));
         match dropped.into_iter().chain(until).min() {
-            Some(leaves) if self.ahead() > 0 && leaves < self.turn_expected(now) => {
+            Some(leaves) if leaves < self.next_turn(now) && self.ahead() > 0 => {
                 let (admit, admitted) = oneshot::channel();
                 self.waiting.insert((leaves, number), Waiting { until, admit });
                 Err(((leaves, number), admitted))
@@ -309,8 +320,12 @@ impl State {
         self.asking.len() + self.unbounded
     }
 
-    /// By when the next caller that asks is expected to have its turn.
-    fn turn_expected(&self, now: Instant) -> Instant {
+    /// By when the next caller that asks is expected to have its turn. Anybody may ask for it at once while
+    /// most are served.
+    fn next_turn(&self, now: Instant) -> Instant {
+        if !self.is_overloaded {
+            return now;
+        }
         let turn = Duration::from_secs_f64(self.turn);
         let late = now.saturating_duration_since(self.since).saturating_sub(turn);
         // Those ahead, and the one that has its turn.
@@ -318,15 +333,30 @@ impl State {
         now + late + turn.mul_f64(turns + turns.sqrt())
     }
 
+    /// A wait has ended.
+    fn ended(&mut self, given_up: bool) {
+        self.given_up += (f64::from(given_up) - self.given_up) / LAST;
+        if self.given_up > OVERLOADED {
+            self.is_overloaded = true;
+        } else if self.given_up < SERVED {
+            self.is_overloaded = false;
+        }
+    }
+
     /// One of those that asked has the lock.
     fn granted(&mut self, now: Instant) {
+        self.ended(false);
         let took = now.saturating_duration_since(self.since).as_secs_f64();
         self.turn += (took - self.turn) / LAST;
         self.since = now;
     }
 
-    /// A caller was dropped that had waited for so long.
-    fn dropped(&mut self, after: Duration) {
+    /// A caller has given up that had waited for so long, at its bound or earlier.
+    fn left(&mut self, until: Option<Instant>, after: Duration, now: Instant) {
+        self.ended(true);
+        if until.is_some_and(|until| until <= now) {
+            return;
+        }
         let after = after.as_secs_f64();
         let mean = self.dropped_after.get_or_insert(after);
         *mean += (after - *mean) / LAST;
@@ -335,7 +365,7 @@ impl State {
     /// Takes out the next one that waits and has a place now.
     fn next(&mut self, now: Instant) -> Option<(Option<Key>, oneshot::Sender<Result<Slot>>)> {
         self.drop_late(now);
-        let in_time = self.waiting.range((self.turn_expected(now), 0)..).next();
+        let in_time = self.waiting.range((self.next_turn(now), 0)..).next();
         let key = match in_time {
             Some((key, _)) => *key,
             // Nobody is expected to be served in time, but one asks. The last one has the best chance.
@@ -406,8 +436,8 @@ impl Application {
 impl Drop for Application {
     fn drop(&mut self) {
         self.callers.change(|state, now| {
-            if state.waiting.remove(&self.key).is_some() && self.until.is_none_or(|until| now < until) {
-                state.dropped(now - self.began);
+            if state.waiting.remove(&self.key).is_some() {
+                state.left(self.until, now - self.began, now);
             }
         });
     }
@@ -445,8 +475,7 @@ impl Drop for Asking<'_> {
         let (mut state, now) = (locked(&callers.0), Instant::now());
         match self.end {
             End::Granted => state.granted(now),
-            _ if self.until.is_none_or(|until| now < until) => state.dropped(waited()),
-            _ => {}
+            _ => state.left(self.until, waited(), now),
         }
     }
 }

@@ -367,9 +367,9 @@ impl LockGuard {
     }
 
     /// Sets how long from now on the lock stays taken at least, even if it is released sooner.
-    /// [`Lock::at_least`](crate::Lock::at_least) sets that for each guard, from its grant on. With `None`, the
-    /// release frees the lock at once: another instance can do work that has failed, or that could not begin.
-    /// It does no I/O. The last call counts.
+    /// [`Lock::at_least`](crate::Lock::at_least) sets that for each guard, from its grant on. With `None`,
+    /// the release frees the lock at once: another instance can do work that has failed, or that could not
+    /// begin. It does no I/O. The last call counts.
     ///
     /// # Errors
     /// [`Error::Invalid`](crate::Error::Invalid) for a time that the lock must not have, for any time in a

@@ -16,10 +16,10 @@ use crate::{Lock, LockGuard, LockManager, MemoryStore, Owner};
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A state whose callers were granted the lock once per millisecond, until so long ago.
+/// An overloaded state whose callers were granted the lock once per millisecond, until so long ago.
 fn busy_until(ago: Duration) -> State {
     let mut state = State::new(ago);
-    state.turn = 0.001;
+    (state.turn, state.is_overloaded) = (0.001, true);
     state
 }
 
@@ -47,6 +47,20 @@ fn next(state: &mut State) -> Vec<u64> {
         state.next(Instant::now()).map(|(key, _)| key.unwrap().1)
     });
     next.collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_may_ask_as_long_as_most_are_served() {
+    let mut state = busy_until(SECOND);
+    state.is_overloaded = false;
+    for n in 0..1000 {
+        assert_eq!(come(&mut state, &[Some(1)]).0, [0]);
+        state.ended(n % 3 == 0);
+    }
+    (0..64).for_each(|_| state.ended(true));
+    assert_eq!(come(&mut state, &[Some(1)]).0, [0; 0]);
+    (0..64).for_each(|_| state.ended(false));
+    assert_eq!(come(&mut state, &[Some(1)]).0, [0; 1]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -119,12 +133,12 @@ async fn a_caller_whose_bound_is_over_has_no_place_and_takes_none() {
 async fn the_pace_is_that_of_the_last_grants() {
     let mut state = State::new(Duration::ZERO);
     let _asking = come(&mut state, &[None]);
-    for _ in 0..100 {
+    for _ in 0..300 {
         advance(10 * MS).await;
         state.granted(Instant::now());
     }
     assert!((state.turn - 0.01).abs() < 0.001);
-    for _ in 0..100 {
+    for _ in 0..300 {
         advance(MS).await;
         state.granted(Instant::now());
     }
@@ -134,7 +148,7 @@ async fn the_pace_is_that_of_the_last_grants() {
 #[tokio::test(start_paused = true)]
 async fn time_in_which_nobody_waits_does_not_count() {
     let callers = Arc::new(Callers(Mutex::new(State::new(Duration::ZERO))));
-    for _ in 0..100 {
+    for _ in 0..300 {
         let entered = callers.enter(None);
         advance(MS).await;
         locked(&callers.0).granted(Instant::now());
@@ -183,6 +197,9 @@ impl Fixture {
 
     async fn fill(&mut self) {
         self.lock.acquire_timeout(SECOND).await.unwrap_err();
+        for _ in 0..32 {
+            self.lock.acquire_timeout(MS).await.unwrap_err();
+        }
         self.asks = Some(waits(self.lock.acquire()).await);
         assert_eq!(self.queued().await, 1);
     }
@@ -288,7 +305,7 @@ async fn owner_with_a_possible_hold_is_not_delayed() {
 async fn a_patient_caller_waits_here_for_as_long_as_others_did_and_a_quarter_more() {
     for patience in [100 * MS, 20 * MS] {
         let mut fixture = Fixture::full().await;
-        for _ in 0..100 {
+        for _ in 0..300 {
             assert!(timeout(patience, fixture.lock.acquire()).await.is_err());
         }
         settle().await;
@@ -310,7 +327,7 @@ async fn patience_is_that_of_the_last_callers_that_were_dropped() {
     let mut fixture = Fixture::full().await;
     // The first one asks.
     assert!(timeout(SECOND / 2, fixture.lock.acquire()).await.is_err());
-    for _ in 0..100 {
+    for _ in 0..300 {
         assert!(timeout(20 * MS, fixture.lock.acquire()).await.is_err());
     }
     fixture.lock.acquire_timeout(MS).await.unwrap_err();

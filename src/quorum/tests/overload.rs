@@ -73,12 +73,16 @@ async fn lock_stays_busy_though_most_callers_give_up() {
     }
 }
 
-/// A lock that a process has held for long, and another process whose caller gave up.
+/// A lock that a process has held for long, and another process whose callers gave up.
 async fn overloaded(servers: &Servers) -> (Majority, Process) {
     let held = servers.process(1).acquire().await;
     let process = servers.process(2);
     let error = acquire_through(&process.queues, Some(Instant::now() + 4 * SECOND)).await;
     assert!(matches!(error, Err(Error::Timeout { .. })));
+    for _ in 0..32 {
+        let error = acquire_through(&process.queues, Some(Instant::now() + MS)).await;
+        assert!(matches!(error, Err(Error::Timeout { .. })));
+    }
     sleep(MS).await;
     assert_eq!(servers.left().await, 3, "the holder's");
     (held, process)

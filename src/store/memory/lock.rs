@@ -341,20 +341,27 @@ impl Lock {
     }
 
     /// The lock was released but stays taken for a while. Tells the client of the first reachable request in
-    /// the queue to ask for the time, and removes those before it.
-    pub(crate) fn tell_first(&mut self, prefix: &str, now: Now, bound: usize, channels: &mut dyn Channels) {
+    /// the queue to ask for the time, and removes those before it. Returns whether the bound was reached.
+    pub(crate) fn tell_first(
+        &mut self,
+        prefix: &str,
+        now: Now,
+        bound: usize,
+        channels: &mut dyn Channels,
+    ) -> bool {
         for _ in 0..bound {
             let Some((_, first)) = self.queue.order.first().cloned() else {
-                return;
+                return false;
             };
             let channel = format!("{prefix}{}", first.client());
             if self.is_alive(first.client(), now) && channels.subscribers(&channel) > 0 {
                 channels.publish(&channel, &Push::Kept.write());
-                return;
+                return false;
             }
             self.queue.remove(&first);
             self.clients.remove(first.client());
         }
+        true
     }
 
     fn is_alive(&self, client: &str, now: Now) -> bool {

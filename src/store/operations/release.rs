@@ -166,11 +166,11 @@ impl Operation for Release {
             what,
             floor,
         } = self;
-        if self.keep(rules, now, channels) {
+        if let Some(more) = self.keep(rules, now, channels) {
             return Released {
                 outcome: ReleaseOutcome::Released,
                 denied: false,
-                more: false,
+                more,
                 searched: None,
             };
         }
@@ -203,44 +203,40 @@ impl Operation for Release {
 }
 
 impl Release {
-    /// Ends the only hold of a request, but keeps the lock taken for a while, if the call says so. Returns
-    /// whether it did, or had done so before.
-    fn keep(&self, rules: &mut Rules, now: Now, channels: &mut dyn Channels) -> bool {
+    /// Ends the only hold of a request, but keeps the lock taken for a while, if the call says so. If it did,
+    /// or had done so before, returns whether it must be called again.
+    fn keep(&self, rules: &mut Rules, now: Now, channels: &mut dyn Channels) -> Option<bool> {
         let ReleaseWhat::Keep {
             fence,
             at_least,
             until,
         } = self.what
         else {
-            return false;
+            return None;
         };
         let Release { keys, request, .. } = self;
         let bound = rules.bound;
         let lock = rules.lock(&keys.lock);
         let deadline = until.ms().min(now.ms + millis(at_least));
         let kept = request.kept();
-        let Some(holder) = lock.written.as_mut().filter(|holder| {
+        let holder = lock.written.as_mut().filter(|holder| {
             deadline > now.ms
                 && holder.deadline() > now.ms
                 && holder.fence == fence.get()
                 && holder.holds.len() == 1
-        }) else {
-            return false;
-        };
+        })?;
         if holder.holds.contains_key(&kept) {
-            return true;
+            // The call before this one may have been incomplete.
+            return Some(lock.tell_first(&keys.channel, now, bound, channels));
         }
-        if holder.holds.remove(request).is_none() {
-            return false;
-        }
+        holder.holds.remove(request)?;
         let lease = deadline - now.ms;
         holder.holds.insert(kept.clone(), Hold { deadline, lease });
         holder.owner = Some(Owner::from_wire(kept.owner()));
         holder.request = Some(kept);
         holder.pushed = false;
         lock.keep_until(deadline + RETENTION_MS);
-        lock.tell_first(&keys.channel, now, bound, channels);
-        true
+        Some(lock.tell_first(&keys.channel, now, bound, channels))
     }
 }
 

@@ -88,7 +88,7 @@ mod tests {
             .map(|script| format!("{} {}", script.name, fred::util::sha1_hash(script.text())));
         let sent = [
             "acquire a356ef81419dc06ddc75e5fd61e288d5fba3fa54",
-            "release 640e04ff2c6981959c52d30d500499283ee13c23",
+            "release ff41bdcac35da432911130c46ef4992c97260ff9",
             "withdraw fcd42e8443a1a2b274677c456cd185692965d632",
             "renew 9e3c3ede0b5b06c728e8d47df634ccac5f82fed8",
             "look 7640e3de241797b3f4534070642d3aa35138449c",

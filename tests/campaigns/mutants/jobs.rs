@@ -32,8 +32,8 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a lock can be kept on a full server", RELEASE,
         "      redis.call('PEXPIRE', lock_key, string.format('%d', lease_ms + RETENTION_MS))\n", "", MODEL),
     edit("the first waiter is told that a lock is kept", RELEASE,
-        "if not queue_key or string.sub(summary, HAS_WAITERS, HAS_WAITERS) == NO then\n        return",
-        "if true then\n        return", MODEL),
+        "if stays_until and (not queue_key or string.sub(summary, HAS_WAITERS, HAS_WAITERS) == NO) then", "if stays_until then", MODEL),
+    edit("a release goes on past many dead waiters of a kept lock", RELEASE, "      stays_until = was_until\n", "      return RELEASED .. ' ' .. request .. ' ' .. now .. ' ' .. was_until .. ' 0 0'\n", MODEL),
     edit("a refused message that a lock is kept is reported", HAND_OVER,
         "            return NO, YES\n", "            return NO, NO\n", MODEL),
     edit("a waiter that can be reached is told that a lock is kept", HAND_OVER,
@@ -62,5 +62,5 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a fixed lease lasts for 30 days at most, in a quorum for its longest lease", OPTIONS,
         "true => manager.longest_lease.unwrap_or(MAX_KEPT),", "true => Duration::MAX,", SETTINGS),
     edit("a waiter that is told that a lock is kept asks until when", WAITLIST, "Some(Push::Kept) => self.poll_now(),", "Some(Push::Kept) => {}", JOBS),
-    edit("in memory, too, a repeated release leaves a kept lock as it is", RULES, "        if holder.holds.contains_key(&kept) {\n            return true;\n        }\n", "", MODEL),
+    edit("in memory, too, a repeated release leaves a kept lock as it is", RULES, "if holder.holds.contains_key(&kept) {", "if false {", MODEL),
 ];

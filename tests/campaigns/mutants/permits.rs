@@ -76,7 +76,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a hold without a timer gets one", HOLDS,
         "    seen_at = STALE\n  end\n", "  end\n", MODEL),
     edit("timers are made again on a full server", HOLDS,
-        "  redis.call('HDEL', lock_key, PLACE)\n", "", MODEL),
+        "  redis.call('HDEL', lock_key, PLACE, OVERTAKEN)\n", "", MODEL),
     edit("a call that leaves holds which are over is incomplete", HOLDS, "  unsettled = YES\n", "", MODEL),
     edit("only a grant that was pushed and not claimed says that its client is dead", HOLDS,
         "clients_key and string.sub(hold, PUSHED, PUSHED) == YES and", "clients_key and", MODEL),

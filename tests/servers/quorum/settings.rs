@@ -98,7 +98,7 @@ async fn lock_of_a_quorum_has_no_owner_no_at_least_and_no_long_lease() {
         "at_least: must not be set in a quorum; keep the guard for that long, or use one server",
     );
     refused(kept.try_acquire().await, "at_least");
-    let guard = locks.lock("a").acquire().await.unwrap();
+    let guard = locks.lock("b").acquire().await.unwrap();
     refused(guard.at_least(Duration::from_secs(1)), "at_least");
     guard.at_least(None).unwrap();
     guard.release().await.unwrap();
