@@ -116,9 +116,11 @@ impl Gate {
             // The owner may already hold the lock. Its request must not wait then.
             return self.place.acquire(params, arrival, until).await;
         }
-        let slot = match self.enter(&params.channel, until) {
-            Entered::Open(slot) => slot,
-            Entered::Closed(application) => {
+        let callers = self.callers(&params.channel);
+        let slot = match callers.map(|callers| callers.enter(until)) {
+            None => None,
+            Some(Ok(slot)) => Some(slot),
+            Some(Err(application)) => {
                 // The order of arrival counts, also for those that ask later.
                 arrival = self.place.keep_order(params, arrival);
                 // On the heap, so that those that do not wait here do not carry it along.
@@ -156,13 +158,6 @@ impl Gate {
             () = self.place.bound(params, arrival.at, until) => None,
         };
         admitted.unwrap_or_else(|| Err(self.place.timed_out(params, arrival.at)))
-    }
-
-    fn enter(&self, channel: &Arc<str>, until: Option<Instant>) -> Entered {
-        let Some(callers) = self.callers(channel) else {
-            return Entered::Open(None);
-        };
-        callers.enter(until)
     }
 
     /// The callers of a lock on which one has given up.
@@ -210,12 +205,13 @@ impl Gate {
 }
 
 impl Callers {
-    fn enter(self: &Arc<Self>, until: Option<Instant>) -> Entered {
+    /// A caller comes. It may ask, or waits here.
+    fn enter(self: &Arc<Self>, until: Option<Instant>) -> std::result::Result<Slot, Application> {
         let entered = self.change(|state, now| state.enter(until, now));
         let callers = Arc::clone(self);
         match entered {
-            Ok(asks) => Entered::Open(Some(Slot { callers, asks })),
-            Err((key, admitted)) => Entered::Closed(Application {
+            Ok(asks) => Ok(Slot { callers, asks }),
+            Err((key, admitted)) => Err(Application {
                 callers,
                 key,
                 until,
@@ -375,13 +371,6 @@ impl State {
         let Waiting { until, admit } = self.waiting.remove(&key)?;
         Some((self.ask(until, key.1), admit))
     }
-}
-
-/// What a caller finds at its arrival.
-enum Entered {
-    /// It may ask. It has no slot if nobody has given up before.
-    Open(Option<Slot>),
-    Closed(Application),
 }
 
 /// A place among those that ask. Dropping it gives it to the next one.

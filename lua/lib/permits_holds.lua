@@ -1,8 +1,8 @@
 -- The holds of permits, and when they are over.
 --
--- The sorted set of timers has a time for each hold, before which the hold is not over. A renewal writes the
--- hash alone, so a timer may be early, but never late. The first script that finds it due corrects it. The
--- hash is the truth: if the timers are gone, or the clock was set back, they are made again.
+-- The sorted set of timers has a time for each hold, before which the hold is not over. A renewal
+-- moves no timer, so a timer may be early, but never late. The first script that finds it due corrects it.
+-- The hash is the truth: if the timers are gone, or the clock was set back, they are made again.
 --
 -- There may be very many holds, and all other clients wait while a script runs. So a script makes a part of
 -- the timers again, and writes down where the next script goes on. A hold that has no timer yet stays, and

@@ -36,7 +36,7 @@ use crate::time::server_time::ServerTime;
 
 /// How long the server keeps the keys of a lock that nobody uses: RETENTION_MS of the scripts, plus 10 s.
 const KEPT: Duration = Duration::from_secs(70);
-/// With so many calls for a lock under way, a release or a try of it writes no further one before itself.
+/// The most calls for a lock that may be under way for a release or a try to write another one before itself.
 const MOST_UNDER_WAY: usize = 16;
 
 /// A request that is never used again.

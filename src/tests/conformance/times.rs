@@ -28,7 +28,7 @@ const LEASE: Duration = Duration::from_secs(30);
 const SECOND_US: u64 = 1_000_000;
 /// No client of the others has this number.
 const OWN: u64 = 1_000_000;
-/// So many calls are sent at once.
+/// How many calls are sent at once.
 const BATCH: u64 = 500;
 /// Far more calls than any scene needs.
 const MANY_CALLS: u64 = 10_000;

@@ -163,7 +163,7 @@ fn a_larger_capacity_overtakes_until_as_many_permits_were_granted_over_the_first
     assert_eq!((world.told(), world.in_use()), (Vec::<Vec<_>>::new(), 2));
     world.give(&second);
     assert_eq!(world.told(), [[asks(3, 1, 1, 2)], [asks(8, 1, 1, 4)]]);
-    // The next first request is counted anew.
+    // The count starts again for the next first request.
     world.queue(&asks(10, 1, 1, 2));
     world.grant(&asks(11, 1, 1, 4));
 }
