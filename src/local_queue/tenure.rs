@@ -31,30 +31,46 @@ impl Drop for Asked {
 /// The call that asks. The task polls it, and whoever gives it up drops it. So its request is withdrawn
 /// before the tenure that has just ended is released.
 #[derive(Default)]
-struct Call(Mutex<Option<BoxFuture<'static, Result<Held>>>>);
+struct Call(Mutex<Asking>);
+
+#[derive(Default)]
+enum Asking {
+    #[default]
+    NotYet,
+    Now(BoxFuture<'static, Result<Held>>),
+    GivenUp,
+}
 
 impl Call {
+    /// Begins a call, unless this is given up.
     fn begin(&self, call: BoxFuture<'static, Result<Held>>) {
-        *locked(&self.0) = Some(call);
+        let mut asking = locked(&self.0);
+        if let Asking::NotYet = *asking {
+            *asking = Asking::Now(call);
+        }
     }
 
     /// Waits for the answer. Never returns once the call is given up.
     async fn answer(&self) -> Result<Held> {
         poll_fn(|context| {
-            let mut call = locked(&self.0);
-            let answer = call.as_mut().map(|call| call.as_mut().poll(context));
-            let answered = call.take_if(|_| answer.as_ref().is_some_and(Poll::is_ready));
-            drop(call);
+            let mut asking = locked(&self.0);
+            let Asking::Now(call) = &mut *asking else {
+                return Poll::Pending;
+            };
+            let answer = call.as_mut().poll(context);
+            let answered = answer.is_ready().then(|| std::mem::take(&mut *asking));
+            drop(asking);
             drop(answered);
-            answer.unwrap_or(Poll::Pending)
+            answer
         })
         .await
     }
 
-    /// Never waits. If the task polls the call at this moment, it drops the call itself, once it is told.
+    /// If the task polls the call at this moment, this waits for the end of that poll: what the poll wrote
+    /// must be withdrawn before the caller goes on.
     fn give_up(&self) {
-        let call = self.0.try_lock().ok().and_then(|mut call| call.take());
-        drop(call);
+        let given_up = std::mem::replace(&mut *locked(&self.0), Asking::GivenUp);
+        drop(given_up);
     }
 }
 
@@ -141,5 +157,43 @@ impl Drop for Ask {
             self.queue.fail(&Error::Closed);
         }
         self.queue.all.discard(&self.queue);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future;
+    use std::sync::mpsc;
+    use std::thread;
+    use std::time::Duration;
+
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    #[test]
+    fn a_call_that_is_given_up_before_it_begins_never_begins() {
+        let call = Call::default();
+        call.give_up();
+        call.begin(Box::pin(async { panic!("this was polled") }));
+        assert!(call.answer().now_or_never().is_none());
+    }
+
+    #[test]
+    fn a_call_that_is_given_up_while_it_is_polled_is_dropped_before_the_caller_goes_on() {
+        let (call, (polls, polled), dropped) = (Call::default(), mpsc::channel(), Arc::new(()));
+        let is_held = Arc::clone(&dropped);
+        call.begin(Box::pin(future::poll_fn(move |_| {
+            let _until_the_end = &is_held;
+            polls.send(()).unwrap();
+            thread::sleep(Duration::from_millis(50));
+            Poll::Pending
+        })));
+        thread::scope(|scope| {
+            scope.spawn(|| call.answer().now_or_never());
+            polled.recv().unwrap();
+            call.give_up();
+            assert_eq!(Arc::strong_count(&dropped), 1);
+        });
     }
 }

@@ -68,6 +68,7 @@ local_handoffs_in_a_quorum! {
     a_wait_dropped_at_any_poll_of_its_grant_passes_the_lock_on,
     unread_grant_goes_to_the_next_waiter,
     a_release_dropped_at_any_poll_ends_released,
+    a_task_that_drops_its_waits_and_its_guard_finds_the_lock_free,
     a_task_that_drops_its_guard_finds_the_lock_free,
     with_dropped_midway_drops_the_work_and_releases,
 }

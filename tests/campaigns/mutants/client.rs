@@ -493,7 +493,6 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a withdrawal is written within the drop that causes it", BACKGROUND,
         "            if self.write_due_withdrawals().is_some() {\n                self.wake.notify_one();\n            }\n", "            self.wake.notify_one();\n", CANCELLATION),
     edit("no release writes a withdrawal while many are under way", WITHDRAWALS, " || lock.under_way >= MOST_UNDER_WAY", "", WITHDRAWAL_TESTS),
-    edit("a tenure that is given up is withdrawn before the one that has ended is released", "src/local_queue/tenure.rs", "        self.call.give_up();\n", "", CANCELLATION),
     edit("a waitlist that cannot subscribe is reported, though not at once", "src/engine/waitlist/driver.rs", "now.since(since) < client.options.server_timeout", "now < since", &["--lib metrics::"]),
     edit("a waitlist without waiters is not reported", "src/engine/waitlist/driver.rs", "if is_subscribed || waitlist.is_empty() {", "if is_subscribed {", &["--lib metrics::"]),
     edit("withdrawals that fill a call wait for no other", WITHDRAWALS, "{ 1 } else { MAX_WITHDRAWN };", "{ 1 } else { usize::MAX };", WITHDRAWAL_TESTS),
