@@ -156,8 +156,19 @@ impl Background {
             };
             // If the list is gone, so are the runtime and the connection. The leases then expire by
             // themselves.
-            self.change_withdrawals(|withdrawals| withdrawals.add(keys, withdrawal));
-            if self.write_due_withdrawals().is_some() {
+            let forgets = self.forgets_withdrawals();
+            // In one step, or the background task could take it and write it after the caller's next call.
+            let (batch, is_another_due) = self.change_withdrawals(|withdrawals| {
+                withdrawals.add(keys, withdrawal);
+                (
+                    withdrawals.due_of(&keys.id(), forgets),
+                    withdrawals.due().is_some(),
+                )
+            });
+            if let Some(batch) = batch {
+                self.write_withdrawals(batch);
+            }
+            if is_another_due {
                 self.wake.notify_one();
             }
         }
@@ -177,11 +188,15 @@ impl Background {
 
     /// Writes the withdrawals that are due. Returns when the next ones are.
     fn write_due_withdrawals(self: &Arc<Self>) -> Option<LocalTime> {
-        let forgets = self.client.is_closed() || self.pending() > MOST_PENDING;
+        let forgets = self.forgets_withdrawals();
         while let Some(batch) = self.change_withdrawals(|withdrawals| withdrawals.next(forgets)) {
             self.write_withdrawals(batch);
         }
         self.change_withdrawals(|withdrawals| withdrawals.due())
+    }
+
+    fn forgets_withdrawals(&self) -> bool {
+        self.client.is_closed() || self.pending() > MOST_PENDING
     }
 
     fn write_withdrawals(self: &Arc<Self>, batch: Batch) {

@@ -158,17 +158,25 @@ impl Withdrawals {
     /// Returns the next call, if one is due. Withdrawals of old requests are left out if this `forgets` them.
     pub(super) fn next(&mut self, forgets: bool) -> Option<Batch> {
         let now = self.client.now();
-        while self.due()? <= now {
-            let (_, id) = self.schedule.pop_first()?;
-            let lock = self.locks.get_mut(&id)?;
-            lock.due = None;
-            let batch = lock.batch(now, forgets, &mut self.done);
-            self.settle(&id);
+        while let Some((_, id)) = self.schedule.first().filter(|(due, _)| *due <= now) {
+            let batch = self.due_of(&id.clone(), forgets);
             if batch.is_some() {
                 return batch;
             }
         }
         None
+    }
+
+    /// Returns the next call of a lock, if it is due.
+    pub(super) fn due_of(&mut self, id: &LockId, forgets: bool) -> Option<Batch> {
+        let now = self.client.now();
+        let lock = self.locks.get_mut(id)?;
+        if lock.due? > now {
+            return None;
+        }
+        let batch = lock.batch(now, forgets, &mut self.done);
+        self.settle(id);
+        batch
     }
 
     /// Returns a call with those of a lock that wait for the answer to another one.
@@ -231,10 +239,9 @@ impl Withdrawals {
         let Some(lock) = self.locks.get_mut(id) else {
             return;
         };
+        lock.schedule(&mut self.schedule);
         if lock.waiting.is_empty() && lock.under_way == 0 {
             self.locks.remove(id);
-        } else {
-            lock.schedule(&mut self.schedule);
         }
     }
 

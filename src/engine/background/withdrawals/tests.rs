@@ -179,6 +179,26 @@ async fn withdrawals_that_wait_are_written_before_a_call_that_must_find_nothing_
     assert_eq!(requests(batch.as_ref()), [repeated, later]);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_withdrawal_that_is_due_is_for_whoever_adds_it_to_write() {
+    let mut fixture = Fixture::new();
+    let other = fixture.add(
+        &keys("b"),
+        true,
+        &PendingCalls::new(LEASE, GivesUp::Unknown, None),
+    );
+    let (request, id) = (fixture.one(), fixture.keys.id());
+    let batch = fixture.withdrawals.due_of(&id, false);
+    assert_eq!(requests(batch.as_ref()), [request]);
+    fixture.one();
+    assert!(
+        fixture.withdrawals.due_of(&id, false).is_none(),
+        "one is under way"
+    );
+    assert_eq!(requests(fixture.withdrawals.next(false).as_ref()), [other]);
+    assert!(fixture.withdrawals.next(false).is_none());
+}
+
 /// Race: Waits are given up while the server is away, and their withdrawals pile up.
 #[tokio::test(start_paused = true)]
 async fn full_batches_of_withdrawals_wait_for_no_other_call() {
