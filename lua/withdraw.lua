@@ -9,7 +9,7 @@
 local WITHDRAWN = '1'
 local ELSEWHERE = '5'     -- nothing done: somebody may be queued, and this is a call for the lock alone
 local CLOCK_BEHIND = '6'  -- nothing done: the floor is more than MAX_AHEAD_US ahead of the server's clock
--- `denied`: 1 if the ACL refused a push. `incomplete`: 1 if a bound was reached with the lock free: call
+-- `denied`: 1 if the ACL refused a push. `incomplete`: 1 if a bound was reached before anybody was told: call
 -- again.
 --
 -- Writes the queue; the lock when a hold ends, and the clients as it hands over.
@@ -47,7 +47,9 @@ end
 local status, was_until, last_fence = WITHDRAWN, string.sub(summary, UNTIL, UNTIL_END), nil
 local lock = load_holds(lock_key, clients_key, summary, now, request)
 local was_held, dropped = lock.count > 0, false
-local were_queued = queue_key and redis.call('ZREM', queue_key, unpack(all)) or 0
+if queue_key then
+  redis.call('ZREM', queue_key, unpack(all))
+end
 local only = was_held and not lock.holds and string.sub(lock.summary, REQUEST)
 for _, withdrawn in ipairs(all) do
   if withdrawn == only or lock.holds and lock.holds[withdrawn] then
@@ -59,12 +61,13 @@ if lock.count > 0 then
   if dropped then
     lock.write()
   end
-  local _, denied = nil, NO
-  -- Another request may be the first now. Its client only knows when the lease was to end.
-  if were_queued > 0 and string.sub(lock.summary, MARK, MARK) == KEPT then
-    _, denied = hand_over(queue_key, clients_key, channel_prefix, nil, now)
+  local more, denied = NO, NO
+  -- Another request may be the first now. Its client only knows when the lease was to end. An earlier call
+  -- may have removed these requests, and then stopped at its bound.
+  if queue_key and string.sub(lock.summary, MARK, MARK) == KEPT then
+    more, denied = hand_over(queue_key, clients_key, channel_prefix, nil, now)
   end
-  return status .. ' ' .. request .. ' ' .. now .. ' ' .. lock.deadline .. ' ' .. denied .. ' 0'
+  return status .. ' ' .. request .. ' ' .. now .. ' ' .. lock.deadline .. ' ' .. denied .. ' ' .. more
 end
 if dropped then
   -- No guard has had that hold. But in a quorum it may have been a vote. The floor is larger than every fence

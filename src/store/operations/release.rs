@@ -253,7 +253,7 @@ pub(super) fn end(
     let bound = rules.bound;
     let lock = rules.lock(&keys.lock);
     let (mut holder, dead) = lock.read(now, Some(caller.client()));
-    let (was_held, queued) = (holder.is_held(), lock.queue.len());
+    let was_held = holder.is_held();
     let outcome = ending(&mut lock.queue, &mut holder);
     let mut more = false;
     if outcome == ReleaseOutcome::OneFewer {
@@ -274,9 +274,6 @@ pub(super) fn end(
         if was_held && !matches!(handed, HandOver::Handed) {
             lock.free(&holder, now);
         }
-    } else if lock.queue.len() < queued && holder.request.as_ref().is_some_and(RequestId::is_kept) {
-        // Another request may be the first now. Its client only knows when the lease was to end.
-        lock.tell_first(&keys.channel, now, bound, channels);
     }
     Released {
         outcome,

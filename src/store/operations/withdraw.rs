@@ -116,6 +116,14 @@ impl Operation for Withdraw {
                 }
             },
         );
-        Withdrawn { more: released.more }
+        let bound = rules.bound;
+        let lock = rules.lock(&keys.lock);
+        // Another request may be the first now. Its client only knows when the lease was to end.
+        let stays_taken = lock.written.as_ref().is_some_and(|holder| {
+            holder.deadline() > now.ms && holder.request.as_ref().is_some_and(RequestId::is_kept)
+        });
+        Withdrawn {
+            more: released.more || stays_taken && lock.tell_first(&keys.channel, now, bound, channels),
+        }
     }
 }

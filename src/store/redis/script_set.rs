@@ -89,7 +89,7 @@ mod tests {
         let sent = [
             "acquire a356ef81419dc06ddc75e5fd61e288d5fba3fa54",
             "release ff41bdcac35da432911130c46ef4992c97260ff9",
-            "withdraw fcd42e8443a1a2b274677c456cd185692965d632",
+            "withdraw 8e7a55a74c2d217a338cd0c218b6944f9d3402cb",
             "renew 9e3c3ede0b5b06c728e8d47df634ccac5f82fed8",
             "look 7640e3de241797b3f4534070642d3aa35138449c",
             "inspect 82535dfd05a7ee810b9e6ed212e4e7f878d389e0",

@@ -491,7 +491,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a release finds nothing of a request that was given up", RELEASE, "        self.write_withdrawals_of(&hold.keys);\n", "", CANCELLATION),
     edit("a try finds nothing of a request that was given up", ACQUIRE, "    background.write_withdrawals_of(&params.keys);\n", "", CANCELLATION),
     edit("a withdrawal is written within the drop that causes it", BACKGROUND,
-        "(withdrawals.due_of(&keys.id(), forgets), withdrawals.due().is_some())", "(None, forgets || true)", CANCELLATION),
+        "withdrawals.due_of(&keys.id(), forgets),\n                    withdrawals.due().is_some(),", "None,\n                    forgets || true,", CANCELLATION),
     edit("a lock whose withdrawals are all done has no call planned", WITHDRAWALS,
         "        lock.schedule(&mut self.schedule);\n        if lock.waiting", "        if lock.waiting", WITHDRAWAL_TESTS),
     edit("no release writes a withdrawal while many are under way", WITHDRAWALS, " || lock.under_way >= MOST_UNDER_WAY", "", WITHDRAWAL_TESTS),

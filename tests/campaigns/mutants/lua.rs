@@ -361,7 +361,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a withdrawal that declares the lock alone does nothing if others may wait", WITHDRAW,
         "if not queue_key and string.sub(summary, HAS_WAITERS, HAS_WAITERS) == YES then", "if false then", MODEL),
     edit("a withdrawal leaves no queue entry", WITHDRAW,
-        "queue_key and redis.call('ZREM', queue_key, unpack(all)) or 0", "0", MODEL),
+        "  redis.call('ZREM', queue_key, unpack(all))\n", "", MODEL),
     edit("a withdrawal ends a single hold", WITHDRAW, "withdrawn == only or lock.holds", "lock.holds", MODEL),
     edit("a withdrawal ends one of several holds", WITHDRAW, " or lock.holds and lock.holds[withdrawn] then", " then", MODEL),
     edit("a withdrawal ends only the holds that it names", WITHDRAW, "if withdrawn == only or", "if only or", MODEL),

@@ -8,6 +8,7 @@ use crate::fence::Fence;
 use crate::owner::Owner;
 use crate::store::keys::Keys;
 use crate::store::memory::lock::MAX_HOLDS;
+use crate::store::memory::rules::Rules;
 use crate::store::{
     Acquire, Acquired, Grant, Mode, Push, RESERVED, ReleaseOutcome, ReleaseWhat, Renewed, SpinAcquire,
     SpinAcquired, SpinRelease, SpinReleased,
@@ -189,13 +190,13 @@ fn nothing_changes_a_lock_that_is_kept() {
     // All calls of the former holder that may run late, and a repeated release.
     assert_eq!(world.renew(&holder, LEASE_MS, ServerTime::MAX), Renewed::Expired);
     assert_eq!(world.give(&holder), ReleaseOutcome::Expired);
-    world.withdraw(std::slice::from_ref(&holder.request));
     assert_eq!(world.wires.pushes.len(), 1);
+    world.withdraw(std::slice::from_ref(&holder.request));
     assert_eq!(world.release(&holder.request, keep), ReleaseOutcome::Released);
     assert_eq!(
-        world.wires.pushes.len(),
-        2,
-        "the first call may have been incomplete"
+        world.wires.pushes,
+        [Push::Kept, Push::Kept, Push::Kept],
+        "an earlier withdrawal or release may have been incomplete"
     );
     let kept = world.inspect().holders.remove(0);
     assert!(kept.kept && kept.deadline == until && kept.fence == holder.fence);
@@ -224,14 +225,37 @@ fn the_first_waiter_that_can_be_reached_is_told_that_a_lock_is_kept() {
     world.release(&holder.request, keep);
     assert_eq!(world.wires.told, [world.channel_of(4)]);
     assert_eq!(world.inspect().waiting, 2, "the others have left the queue");
-    // A withdrawal of the first one tells the next. The second time, nobody leaves the queue.
-    for _ in 0..2 {
-        world.withdraw(&[request(4)]);
-        assert_eq!(world.wires.told, [4, 5].map(|client| world.channel_of(client)));
-    }
+    // A withdrawal of the first one tells the next.
+    world.withdraw(&[request(4)]);
+    assert_eq!(world.wires.told, [4, 5].map(|client| world.channel_of(client)));
     assert_eq!(world.wires.pushes, [Push::Kept, Push::Kept]);
     world.pass(LEASE_MS / 2);
     world.grant(&request(5));
+}
+
+#[test]
+fn waiters_of_a_kept_lock_that_cannot_be_reached_are_removed_by_several_calls() {
+    let mut world = World::new();
+    world.rules = Rules::new(2);
+    let holder = world.grant(&request(1));
+    for client in 2..=7 {
+        world.queue(&request(client));
+    }
+    let keep = ReleaseWhat::Keep {
+        fence: holder.fence,
+        at_least: Duration::from_millis(LEASE_MS / 2),
+        until: ServerTime::MAX,
+    };
+    world.release(&holder.request, keep);
+    for client in 3..=6 {
+        world.wires.uncounted.insert(world.channel_of(client));
+    }
+    let mut calls = 1;
+    while world.withdraw(&[request(2)]).more {
+        calls += 1;
+    }
+    assert_eq!((calls, world.inspect().waiting), (3, 1));
+    assert_eq!(world.wires.told, [2, 7].map(|client| world.channel_of(client)));
 }
 
 #[test]
@@ -542,7 +566,9 @@ fn no_fence_that_a_hold_reserved_is_granted_again_unless_the_hold_tells_its_last
         ),
         // No guard has had it.
         (
-            |world, grant| world.withdraw(std::slice::from_ref(&grant.request)),
+            |world, grant| {
+                world.withdraw(std::slice::from_ref(&grant.request));
+            },
             1,
         ),
     ];

@@ -13,7 +13,7 @@ use crate::store::memory::lock::{Channels, Now, Run};
 use crate::store::memory::rules::{BOUND, Rules};
 use crate::store::{
     Acquire, Acquired, ConnectionId, Contended, Grant, Inspect, Inspected, Mode, Operation, Push, Release,
-    ReleaseOutcome, ReleaseWhat, Released, Renew, Renewed, Withdraw,
+    ReleaseOutcome, ReleaseWhat, Released, Renew, Renewed, Withdraw, Withdrawn,
 };
 use crate::time::server_time::ServerTime;
 
@@ -172,14 +172,14 @@ impl World {
         outcome
     }
 
-    pub(super) fn withdraw(&mut self, requests: &[RequestId]) {
+    pub(super) fn withdraw(&mut self, requests: &[RequestId]) -> Withdrawn {
         let call = Withdraw {
             keys: self.keys.clone(),
             requests: requests.to_vec(),
             floor: None,
         };
         self.now_us += 1;
-        self.run(&call);
+        self.run(&call)
     }
 
     pub(super) fn give(&mut self, grant: &Grant) -> ReleaseOutcome {
