@@ -1,5 +1,5 @@
 //! Overload: more callers than can be served in time, which give up. The tests count how many are still
-//! served, and how much is left for the client to withdraw.
+//! served, also while the server stalls, and how much is left for the client to withdraw.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -8,14 +8,15 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use futures_util::FutureExt;
-use tokio::time::{Instant, sleep, timeout};
+use futures_util::future::try_join_all;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::faults::World;
 use super::plan::Plan;
 use super::run::{name, on_simulated_time};
 use crate::options::ManagerOptions;
 use crate::store::pipeline::MAX_IN_FLIGHT;
-use crate::{Error, LockGuard, LockManager};
+use crate::{Error, LockGuard, LockManager, Result};
 
 /// How long each task goes on.
 const RUN_TIME: Duration = Duration::from_secs(3);
@@ -57,7 +58,8 @@ fn load(plan: &Plan, way: Way, patience: Duration) -> Seen {
                             Way::Late if task % 5 > 0 => Way::Bound,
                             way => way,
                         };
-                        if let Some(guard) = acquire(&manager, task % locks, way, patience).await {
+                        let acquired = acquire(&manager, task % locks, way, patience).await;
+                        if let Some(guard) = acquired.expect("a world without faults") {
                             if Instant::now() > end - RUN_TIME / 2 {
                                 served.fetch_add(1, Ordering::Relaxed);
                             }
@@ -92,11 +94,20 @@ fn load(plan: &Plan, way: Way, patience: Duration) -> Seen {
     })
 }
 
-async fn acquire(manager: &LockManager, lock: usize, way: Way, patience: Duration) -> Option<LockGuard> {
+/// Waits for a lock. Returns `None` if the caller gives up before it has it.
+async fn acquire(
+    manager: &LockManager,
+    lock: usize,
+    way: Way,
+    patience: Duration,
+) -> Result<Option<LockGuard>> {
     let lock = manager.lock(name(lock));
     let acquired = match way {
         Way::Bound => lock.acquire_timeout(patience).await,
-        Way::Drop => timeout(patience, lock.acquire()).await.ok()?,
+        Way::Drop => match timeout(patience, lock.acquire()).await {
+            Ok(acquired) => acquired,
+            Err(_) => return Ok(None),
+        },
         Way::Late => {
             let mut wait = pin!(lock.acquire_timeout(patience));
             if let Some(acquired) = wait.as_mut().now_or_never() {
@@ -108,9 +119,9 @@ async fn acquire(manager: &LockManager, lock: usize, way: Way, patience: Duratio
         }
     };
     match acquired {
-        Ok(guard) => Some(guard),
-        Err(Error::Timeout { .. }) => None,
-        Err(error) => panic!("{error}"),
+        Ok(guard) => Ok(Some(guard)),
+        Err(Error::Timeout { .. }) => Ok(None),
+        Err(error) => Err(error),
     }
 }
 
@@ -160,4 +171,145 @@ fn late_notice_of_a_timeout_delays_no_other_caller() {
     println!("{seen:?}, of {patient:?}");
     // One caller in five keeps a grant for three times its patience without using it.
     assert!(4 * seen.served >= patient.served, "{seen:?}, of {patient:?}");
+}
+
+/// Callers of one client, each of which takes one lock again and again.
+#[derive(Clone, Copy)]
+struct Crowd {
+    callers: usize,
+    way: Way,
+    patience: Duration,
+    /// How long each waits after a hold.
+    pause: Duration,
+}
+
+/// What became of the waits of one caller.
+#[derive(Debug, Default)]
+struct Waits {
+    /// When it was granted the lock, since the crowds came.
+    granted: Vec<Duration>,
+    gave_up: usize,
+    /// Why other waits failed.
+    failed: Vec<Error>,
+}
+
+/// The server stalls from this time on, for this time.
+type Stall = (Duration, Duration);
+
+/// What becomes of the callers of each crowd until `end`, while the server stalls now and then.
+fn with_stalls(crowds: &[Crowd], end: Duration, stalls: &[Stall]) -> Vec<Vec<Waits>> {
+    const HOLD_TIME: Duration = Duration::from_millis(5);
+    fastrand::seed(1);
+    let mut rng = Rng::with_seed(1);
+    on_simulated_time(async {
+        let world = World::of(&plan(1, 0, 1), &mut rng).await;
+        let peer = &world.peers[0];
+        let began = Instant::now();
+        let caller = |crowd: Crowd| {
+            let manager = peer.manager.clone();
+            peer.process.spawn(async move {
+                let mut waits = Waits::default();
+                while began.elapsed() < end {
+                    match acquire(&manager, 0, crowd.way, crowd.patience).await {
+                        Ok(Some(guard)) => {
+                            waits.granted.push(began.elapsed());
+                            sleep(HOLD_TIME).await;
+                            guard.release().await.expect("a lease is longer than a stall");
+                            sleep(crowd.pause).await;
+                        }
+                        Ok(None) => waits.gave_up += 1,
+                        Err(error) => waits.failed.push(error),
+                    }
+                }
+                waits
+            })
+        };
+        let crowds: Vec<Vec<_>> = crowds
+            .iter()
+            .map(|crowd| (0..crowd.callers).map(|_| caller(*crowd)).collect())
+            .collect();
+        for (from, lasts) in stalls {
+            sleep_until(began + *from).await;
+            world.server.stall(*lasts);
+        }
+        let mut waits = Vec::new();
+        for callers in crowds {
+            waits.push(try_join_all(callers).await.expect("no caller panics"));
+        }
+        world.end();
+        waits
+    })
+}
+
+/// Race: A caller that cannot wait any longer fails those that can.
+#[test]
+fn callers_that_can_wait_are_served_though_others_fail_in_each_stall() {
+    let mut rng = Rng::with_seed(1);
+    let stalls: Vec<Stall> = (1..=10)
+        .map(|n| {
+            let lasts = Duration::from_millis(rng.u64(120..=400));
+            (n * Duration::from_millis(1200), lasts)
+        })
+        .collect();
+    let crowd = |callers, way, patience_ms, pause_ms| Crowd {
+        callers,
+        way,
+        patience: Duration::from_millis(patience_ms),
+        pause: Duration::from_millis(pause_ms),
+    };
+    // Once callers were dropped, those that can wait begin in the client, too.
+    for (pause_ms, dropped) in [(0, 0), (100, 50)] {
+        let waits = with_stalls(
+            &[
+                crowd(10, Way::Bound, 30_000, pause_ms),
+                crowd(2, Way::Drop, 3_600_000, pause_ms),
+                crowd(100 - dropped, Way::Bound, 50, 0),
+                crowd(dropped, Way::Drop, 30, 0),
+            ],
+            Duration::from_secs(13),
+            &stalls,
+        );
+        let case = format!("pauses of {pause_ms} ms, {dropped} are dropped");
+        for crowd in &waits {
+            let sum = |count: fn(&Waits) -> usize| crowd.iter().map(count).sum::<usize>();
+            println!(
+                "{case}: {} granted, {} gave up, {} failed",
+                sum(|waits| waits.granted.len()),
+                sum(|waits| waits.gave_up),
+                sum(|waits| waits.failed.len()),
+            );
+        }
+        let is_failed = waits[2].iter().any(|waits| !waits.failed.is_empty());
+        assert!(is_failed || dropped == 0, "{case}: the stalls fail nobody");
+        for waits in waits[..2].iter().flatten() {
+            assert!(waits.gave_up == 0 && waits.failed.is_empty(), "{case}: {waits:?}");
+            assert!(waits.granted.len() > 5, "{case}: {waits:?}");
+        }
+    }
+}
+
+#[test]
+fn after_a_stall_as_many_callers_are_served_as_before() {
+    const CALLERS: u32 = 100;
+    let [before, from, lasts, after, end] = [4, 6, 1, 7, 9].map(Duration::from_secs);
+    let granted = |waits: &[Vec<Waits>], from: Duration| {
+        let until = from + Duration::from_secs(2);
+        let all = waits.iter().flatten().flat_map(|waits| &waits.granted);
+        all.filter(|at| from <= **at && **at < until).count()
+    };
+    let crowd = |way, patience| Crowd {
+        callers: CALLERS as usize,
+        way,
+        patience,
+        pause: Duration::ZERO,
+    };
+    let patient = with_stalls(&[crowd(Way::Bound, Duration::from_secs(60))], end, &[]);
+    let turn = Duration::from_secs(2).div_f64(granted(&patient, before) as f64);
+    for way in [Way::Bound, Way::Drop] {
+        let crowd = crowd(way, (turn * CALLERS).mul_f64(1.2));
+        let waits = with_stalls(&[crowd], end, &[(from, lasts)]);
+        let (before, after) = (granted(&waits, before), granted(&waits, after));
+        println!("patience {:?}: {before} before, {after} after", crowd.patience);
+        assert!(10 * after >= 8 * before, "{before} before, {after} after");
+    }
 }

@@ -81,6 +81,7 @@ pub(super) const EDITS: &[Edit] = &[
 
     edit("a request with an owner is not delayed", GATE, "if params.owner.is_some() {", "if false {", GATE_TESTS),
     edit("a caller that waits in the client has its turn by its arrival", GATE, "arrival = self.place.keep_order(params, arrival);", "let _ = self.place.keep_order(params, arrival);", GATE_TESTS),
+    edit("an error of one caller fails no other", GATE, "            Err(_) => End::Failed,\n", "            Err(error) => {\n                self.refuse_all(error);\n                End::Failed\n            }\n", &["--lib simulation::overload::callers_that_can_wait"]),
     edit("a caller that is served sets the pace", GATE, "            End::Granted => state.granted(now),\n", "            End::Granted => {}\n", GATE_TESTS),
     edit("a caller that asked and was dropped counts", GATE, "            _ => state.left(self.until, waited(), now),\n", "            _ => {}\n", &["--lib gate::", "--lib quorum::tests::overload"]),
     edit("a caller that waited in the client and was dropped counts", GATE, "                state.left(self.until, now - self.began, now);\n", "", &["--lib gate::", "--lib quorum::tests::overload"]),
