@@ -90,7 +90,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("time in which nobody waits is no part of a turn", GATE, "                self.since += idle;\n", "", GATE_TESTS),
     edit("idle locks are forgotten", GATE, "self.locks.retain(|_, callers| !locked(&callers.0).is_idle());", "", GATE_TESTS),
     edit("locks are looked through only once they are twice as many", GATE, "MAX_WAITLISTS_KEPT.max(2 * self.locks.len())", "MAX_WAITLISTS_KEPT", GATE_TESTS),
-    edit("those that leave make a place for the next one", GATE, "        while let Some(one) = state.next(now) {\n            next.push(one);\n        }\n", "", GATE_TESTS),
+    edit("those that leave make a place for the next one", GATE, "Some(one) = state.next(now) {", "Some(one) = false.then(|| state.next(now)).flatten() {", GATE_TESTS),
     edit("a caller that leaves before its turn does not ask", GATE, "Some(leaves) if leaves < self.next_turn(now) && self.ahead() > 0 => {", "Some(leaves) if leaves < now => {", GATE_TESTS),
     edit("the one that has its turn counts", GATE, "(self.ahead() + 1) as f64", "self.ahead() as f64", &["--lib gate::", "--lib simulation::overload"]),
     edit("all may ask while most callers are served", GATE, "        if !self.is_overloaded {\n            return now;\n        }\n", "", GATE_TESTS),
