@@ -489,10 +489,10 @@ pub(super) const EDITS: &[Edit] = &[
         "", &["--lib simulation"]),
 
     edit("withdrawals that come while one is under way go with the next one", WITHDRAWALS, "        self.under_way += 1;\n", "", WITHDRAWAL_TESTS),
-    edit("a release finds nothing of a request that was given up", RELEASE, "        self.write_withdrawals_of(&hold.keys);\n", "", CANCELLATION),
-    edit("a try finds nothing of a request that was given up", ACQUIRE, "    background.write_withdrawals_of(&params.keys);\n", "", CANCELLATION),
+    edit("a release finds nothing of a request that was given up", RELEASE, "        self.write_withdrawals_of(&hold.keys);\n", "", WITHDRAWAL_TESTS),
+    edit("a try finds nothing of a request that was given up", ACQUIRE, "    background.write_withdrawals_of(&params.keys);\n", "", WITHDRAWAL_TESTS),
     edit("a withdrawal is written within the drop that causes it", BACKGROUND,
-        "withdrawals.due_of(&keys.id(), forgets),\n                    withdrawals.due().is_some(),", "None,\n                    forgets || true,", CANCELLATION),
+        "withdrawals.due_of(&keys.id(), forgets),\n                    withdrawals.due().is_some(),", "None,\n                    forgets || true,", WITHDRAWAL_TESTS),
     edit("a lock whose withdrawals are all done has no call planned", WITHDRAWALS,
         "        lock.schedule(&mut self.schedule);\n        if lock.waiting", "        if lock.waiting", WITHDRAWAL_TESTS),
     edit("no release writes a withdrawal while many are under way", WITHDRAWALS, " || lock.under_way >= MOST_UNDER_WAY", "", WITHDRAWAL_TESTS),

@@ -1,5 +1,7 @@
 //! Tests of which requests are added to the withdrawals, and which calls follow.
 
+use futures_util::FutureExt;
+use tokio::task::yield_now;
 use tokio::time::sleep;
 
 use super::*;
@@ -12,7 +14,7 @@ use crate::tests::scripted_store;
 use crate::tests::scripted_store::Fate;
 use crate::time::clock_offset::Sample;
 use crate::time::deadline_queue::GivesUp;
-use crate::{LockManager, MemoryStore};
+use crate::{Lock, LockManager, MemoryStore};
 
 /// Shorter than the heartbeat.
 const LEASE: Duration = Duration::from_secs(1);
@@ -411,6 +413,57 @@ async fn thousands_of_requests_that_are_given_up_at_once_cost_few_calls() {
     let calls = seen.withdrawn();
     assert_eq!(calls.iter().sum::<usize>(), 5 * MAX_WITHDRAWN);
     assert!(calls.len() <= 7, "{calls:?}");
+}
+
+/// The same lock in two clients. In the first one, the answers to withdrawals and releases come late, so all
+/// withdrawals after the first wait.
+fn here_and_there() -> [Lock; 2] {
+    let store = MemoryStore::new();
+    let (here, _) = scripted_store::client(&store, &[Fate::AnsweredLate; 8]);
+    let (there, _) = scripted_store::client(&store, &[]);
+    [here, there].map(|locks| locks.lock("a"))
+}
+
+/// So many callers wait for the lock until they are in the queue, and give up.
+async fn waits_are_dropped(lock: &Lock, count: u64) {
+    let mut waits: Vec<_> = (0..count).map(|_| Box::pin(lock.acquire())).collect();
+    for _ in 0..5 {
+        for wait in &mut waits {
+            assert!(wait.now_or_never().is_none());
+        }
+        yield_now().await;
+    }
+    assert_eq!(lock.status().await.unwrap().waiting, count);
+}
+
+/// Race: A task gives up waits, drops its guard, and takes the lock again.
+#[tokio::test(start_paused = true)]
+async fn a_wait_that_is_dropped_is_no_longer_in_the_queue() {
+    let [here, there] = here_and_there();
+    let guard = there.acquire().await.unwrap();
+    waits_are_dropped(&here, 1).await;
+    drop(guard);
+    drop(there.try_acquire().await.expect("nobody has it"));
+}
+
+/// Race: A task gives up waits, drops its guard, and takes the lock again.
+#[tokio::test(start_paused = true)]
+async fn a_release_hands_the_lock_to_nobody_that_has_given_up() {
+    let [here, there] = here_and_there();
+    let guard = here.acquire().await.unwrap();
+    waits_are_dropped(&here, 3).await;
+    drop(guard);
+    drop(there.try_acquire().await.expect("nobody has it"));
+}
+
+/// Race: A task gives up waits, drops its guard, and takes the lock again.
+#[tokio::test(start_paused = true)]
+async fn a_try_finds_no_request_of_its_client_that_was_given_up() {
+    let [here, there] = here_and_there();
+    let guard = there.acquire().await.unwrap();
+    waits_are_dropped(&here, 3).await;
+    drop(guard);
+    drop(here.try_acquire().await.expect("nobody has it"));
 }
 
 /// Withdraws three requests with a client whose next withdrawal call has this `fate`. Returns the sizes of
