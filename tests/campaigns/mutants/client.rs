@@ -54,7 +54,6 @@ const OWN_THREAD: &[&str] = &["--test promises own_thread"];
 const BACKGROUND_TESTS: &[&str] = &[BACKGROUND_LIB];
 const RETRY_TESTS: &[&str] = &["--lib retry::"];
 const PENDING_TESTS: &[&str] = &["--lib pending_calls"];
-const CANCELLATION: &[&str] = &["--test promises cancellation::"];
 const WITHDRAWAL_TESTS: &[&str] = &["--lib withdrawals"];
 const GATE_TESTS: &[&str] = &["--lib gate::"];
 const DEADLINE_QUEUE_TESTS: &[&str] = &["--lib deadline_queue"];
