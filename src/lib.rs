@@ -76,69 +76,46 @@
 // The seam to a server is wider than the in-memory store alone needs.
 #![cfg_attr(not(feature = "redis"), allow(dead_code))]
 
-// The files of this folder hold what users can name. Its subfolders are internal, and `tests` never ships.
-// ARCHITECTURE.md lists the layers, and what each may use.
-
-#[cfg(feature = "redis")]
-mod credentials;
-#[cfg(feature = "diagnose")]
-mod diagnosis;
+// The layers, from the top down: a module uses its own layer and those below it. ARCHITECTURE.md says what
+// each is for. `tests` never ships.
+mod api;
+mod caller;
 mod engine;
-mod error;
-mod fence;
-mod gate;
-mod guard;
-mod lease;
-mod local_queue;
-mod lock;
-mod lock_set;
-mod manager;
-mod options;
-mod owner;
-mod permits;
-mod place;
+mod protocol;
 mod quorum;
-mod rw_lock;
-pub mod spin;
-mod status;
-mod store;
+mod servers;
 mod sync;
 #[cfg(any(fuzzing, test))]
 mod tests;
 mod time;
-#[cfg(feature = "redis")]
-// What nothing reads that was built without TLS.
-#[cfg_attr(not(any(feature = "rustls", feature = "native-tls")), allow(dead_code))]
-mod tls;
+mod types;
 
-// Below, since the documentation shows `LockManager::leadership` after the rest then.
-mod leadership;
-
-#[cfg(feature = "redis")]
-pub use credentials::Credentials;
-pub use error::{Error, HoldEnd, Invalid, Lost, Result, ServerError};
-pub use fence::Fence;
-pub use guard::{HoldToken, LockGuard};
-pub use leadership::Leadership;
-pub use lease::{Lease, LeaseState};
-pub use lock::Lock;
-pub use lock_set::{LockSet, LockSetGuard};
-pub use manager::{LockManager, LockManagerBuilder, Quorum, Stats, Unreleased};
-pub use owner::Owner;
-pub use rw_lock::RwLock;
-pub use status::{Holder, Kind, Listed, LockStream, Status};
-pub use store::memory::MemoryStore;
+pub use api::guard::{HoldToken, LockGuard};
+pub use api::leadership::Leadership;
+pub use api::lock::Lock;
+pub use api::lock_set::{LockSet, LockSetGuard};
+pub use api::manager::{LockManager, LockManagerBuilder, Quorum, Stats, Unreleased};
+pub use api::rw_lock::RwLock;
+pub use api::spin;
+pub use servers::memory::MemoryStore;
 #[cfg(all(feature = "redis", any(fuzzing, test)))]
 #[doc(hidden)]
 pub use tests::fuzzing;
 #[cfg(feature = "redis")]
-pub use tls::Tls;
+pub use types::credentials::Credentials;
+pub use types::error::{Error, HoldEnd, Invalid, Lost, Result, ServerError};
+pub use types::fence::Fence;
+pub use types::lease::{Lease, LeaseState};
+pub use types::owner::Owner;
+pub use types::status::{Holder, Kind, Listed, LockStream, Status};
+#[cfg(feature = "redis")]
+pub use types::tls::Tls;
 
 /// Examines servers before locks are kept on them.
 #[cfg(feature = "diagnose")]
 pub mod diagnose {
-    pub use crate::diagnosis::{Finding, Subject, Verdict};
-    pub use crate::manager::diagnose::{quorum, server};
+    pub use crate::api::manager::diagnose::{quorum, server};
+    pub use crate::types::diagnosis::{Finding, Subject, Verdict};
 }
 
 /// The programs in the README and in `docs`, which `cargo test --doc` compiles. It runs those that need no

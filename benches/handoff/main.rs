@@ -4,7 +4,7 @@
 mod holder;
 mod line;
 mod script;
-#[path = "../../src/store/script/texts.rs"]
+#[path = "../../src/protocol/script/texts.rs"]
 #[expect(dead_code, reason = "this bench only acquires and releases")]
 mod texts;
 mod waiter;

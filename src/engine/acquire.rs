@@ -25,16 +25,16 @@ use crate::engine::retry::{RetryBudget, answered_within};
 use crate::engine::waitlist::driver::drive;
 use crate::engine::waitlist::registry::Waitlists;
 use crate::engine::waitlist::{Joined, Progress, WaitOutcome, WaitTerms, Waitlist};
-use crate::error::{Error, Result};
-use crate::owner::Owner;
-use crate::permits::Permits;
-use crate::store::ids::RequestId;
-use crate::store::keys::Keys;
-use crate::store::{Acquire, Acquired, Answer, Contended, Failure, Mode};
+use crate::protocol::ids::RequestId;
+use crate::protocol::keys::Keys;
+use crate::protocol::{Acquire, Acquired, Answer, Contended, Failure, Mode};
 use crate::time::clock::LocalTime;
 use crate::time::deadline::LeaseTerms;
 use crate::time::deadline_queue::GivesUp;
 use crate::time::server_time::Ticket;
+use crate::types::error::{Error, Result};
+use crate::types::owner::Owner;
+use crate::types::permits::Permits;
 
 /// The lock to acquire, and the terms of its lease.
 #[derive(Clone, Debug)]

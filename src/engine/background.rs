@@ -29,14 +29,14 @@ use crate::engine::counters::Counters;
 use crate::engine::hold::Hold;
 use crate::engine::metrics::Pending;
 use crate::engine::pending_calls::PendingCalls;
-use crate::error::{Error, HoldEnd};
-use crate::store::ids::RequestId;
-use crate::store::keys::Keys;
-use crate::store::{Failure, Release, ReleaseOutcome};
+use crate::protocol::ids::RequestId;
+use crate::protocol::keys::Keys;
+use crate::protocol::{Failure, Release, ReleaseOutcome};
 use crate::sync::locked;
 use crate::sync::outstanding::{Outstanding, Token};
 use crate::time::backoff::Backoff;
 use crate::time::clock::LocalTime;
+use crate::types::error::{Error, HoldEnd};
 
 /// With more outgoing messages than this, a client forgets the withdrawals of old requests. A server that
 /// takes calls and answers none, for hours, costs no more memory than that.

@@ -6,22 +6,22 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::engine::counters::Counters;
+use crate::engine::options::{LABEL_EVERY, ManagerOptions};
 use crate::engine::pending_calls::PendingCall;
 use crate::engine::presence::Presence;
 use crate::engine::runtime::{ClientRuntime, OwnThread};
 use crate::engine::server_clocks::ServerClocks;
-use crate::error::{Error, ServerError};
-use crate::options::{LABEL_EVERY, ManagerOptions};
-use crate::owner::Owner;
-use crate::store::ids::{ClientId, RequestId};
-use crate::store::keys::label_key;
-use crate::store::{
+use crate::protocol::ids::{ClientId, RequestId};
+use crate::protocol::keys::label_key;
+use crate::protocol::{
     Acquire, Acquired, Answer, Call, CallKind, Confirmed, Failure, KeepAlive, Operation, Renew, SetLabel,
-    Store,
 };
+use crate::servers::Store;
 use crate::sync::outstanding::Outstanding;
 use crate::time::clock::{Clock, LocalTime};
 use crate::time::deadline::{LeaseTerms, NOT_AFTER};
+use crate::types::error::{Error, ServerError};
+use crate::types::owner::Owner;
 
 #[derive(Debug)]
 pub(crate) struct Client {
@@ -193,10 +193,10 @@ mod tests {
 
     use super::*;
     use crate::MemoryStore;
+    use crate::engine::options::LockOptions;
     use crate::engine::pending_calls::PendingCalls;
-    use crate::options::LockOptions;
-    use crate::store::keys::Keys;
-    use crate::store::{Listener, Mode, ServerId};
+    use crate::protocol::keys::Keys;
+    use crate::protocol::{Listener, Mode, ServerId};
     use crate::time::deadline::PRECISION;
     use crate::time::deadline_queue::GivesUp;
     use crate::time::server_time::ServerTime;

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::engine::metrics::{Group, Metrics, Timer};
-use crate::error::{Error, HoldEnd};
 use crate::time::clock::{Clock, LocalTime};
+use crate::types::error::{Error, HoldEnd};
 
 /// The counts of one client, or of a quorum. They begin at 0.
 #[derive(Debug)]

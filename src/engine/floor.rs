@@ -4,11 +4,11 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::engine::server_clocks::ServerClocks;
-use crate::error::Result;
-use crate::fence::Fence;
-use crate::store::{RESERVED, ServerId};
+use crate::protocol::{RESERVED, ServerId};
 use crate::time::clock::LocalTime;
 use crate::time::server_time::ServerTime;
+use crate::types::error::Result;
+use crate::types::fence::Fence;
 
 /// How long the first calls of a ballot have the same floor. By then they are made.
 const FRESH: Duration = Duration::from_millis(10);
@@ -167,7 +167,7 @@ fn median<T: Copy>(sorted: &[T]) -> T {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::{Answer, ConnectionId};
+    use crate::protocol::{Answer, ConnectionId};
     use crate::time::clock::Clock;
     use crate::time::clock_offset::Sample;
 

@@ -15,22 +15,22 @@ use tokio::sync::Semaphore;
 
 use crate::engine::counters::{Counters, End, Holding, How};
 use crate::engine::metrics::Group;
+use crate::engine::options::check_at_least;
 use crate::engine::pending_calls::PendingCalls;
-use crate::error::{HoldEnd, Invalid, Lost};
-use crate::fence::Fence;
-use crate::lease::{Lease, LeaseState};
-use crate::options::check_at_least;
-use crate::owner::Owner;
-use crate::permits::Permits;
-use crate::status::Kind;
-use crate::store::ids::RequestId;
-use crate::store::keys::Keys;
-use crate::store::{Grant, RESERVED, ReleaseWhat, Renew, TURNS_AHEAD_US};
+use crate::protocol::ids::RequestId;
+use crate::protocol::keys::Keys;
+use crate::protocol::{Grant, RESERVED, ReleaseWhat, Renew, TURNS_AHEAD_US};
 use crate::sync::locked;
 use crate::time::clock::{Clock, LocalTime};
 use crate::time::clock_offset::Sample;
 use crate::time::deadline::{LeaseTerms, renewal_due, renewal_retry};
 use crate::time::server_time::ServerTime;
+use crate::types::error::{HoldEnd, Invalid, Lost};
+use crate::types::fence::Fence;
+use crate::types::lease::{Lease, LeaseState};
+use crate::types::owner::Owner;
+use crate::types::permits::Permits;
+use crate::types::status::Kind;
 
 #[derive(Debug)]
 pub(crate) struct Hold {

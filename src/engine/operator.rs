@@ -10,15 +10,15 @@ use tokio::time::timeout;
 
 use crate::engine::client::Client;
 use crate::engine::retry::until_answered;
-use crate::error::Result;
-use crate::fence::Fence;
-use crate::status::{Holder, Status};
-use crate::store::ids::ClientId;
-use crate::store::keys::Keys;
-use crate::store::{Answer, GetLabel, Inspect, Inspected, Release, ReleaseOutcome, ReleaseWhat};
+use crate::protocol::ids::ClientId;
+use crate::protocol::keys::Keys;
+use crate::protocol::{Answer, GetLabel, Inspect, Inspected, Release, ReleaseOutcome, ReleaseWhat};
 use crate::sync::locked;
 use crate::time::deadline::LeaseTerms;
 use crate::time::server_time::ServerTime;
+use crate::types::error::Result;
+use crate::types::fence::Fence;
+use crate::types::status::{Holder, Status};
 
 /// A status waits for the label of the holder this much longer than it waited for the answer about the lock.
 const LABEL_PATIENCE: Duration = Duration::from_millis(50);

@@ -11,14 +11,14 @@ use std::time::Duration;
 
 use crate::engine::floor::Floor;
 use crate::engine::server_clocks::ServerClocks;
-use crate::fence::Fence;
-use crate::store::{ConnectionId, Failure, Stamp};
+use crate::protocol::{ConnectionId, Failure, Stamp};
 use crate::sync::locked;
 use crate::time::clock::LocalTime;
 use crate::time::clock_offset::Sample;
 use crate::time::deadline::PRECISION;
 use crate::time::deadline_queue::GivesUp;
 use crate::time::server_time::ServerTime;
+use crate::types::fence::Fence;
 
 #[derive(Debug)]
 pub(super) struct PendingCalls {
@@ -190,10 +190,10 @@ impl Stamp for PendingCall {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::ServerError;
-    use crate::store::{Answer, ServerId};
+    use crate::protocol::{Answer, ServerId};
     use crate::time::clock::Clock;
     use crate::time::deadline::NOT_AFTER;
+    use crate::types::error::ServerError;
 
     const NOW: ServerTime = ServerTime::from_ms(1_000_000);
 

@@ -12,8 +12,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::store::Mode;
-use crate::store::keys::Keys;
+use crate::protocol::Mode;
+use crate::protocol::keys::Keys;
 use crate::sync::locked;
 use crate::time::clock::LocalTime;
 use crate::time::deadline::expired_on_server_by;

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use crate::engine::client::Client;
-use crate::error::Result;
-use crate::store::Failure;
+use crate::protocol::Failure;
 use crate::time::backoff::Backoff;
 use crate::time::clock::LocalTime;
+use crate::types::error::Result;
 
 /// Limits how long calls are repeated: until no server has answered for so long.
 #[derive(Debug)]
@@ -95,8 +95,8 @@ where
 mod tests {
     use super::*;
     use crate::MemoryStore;
-    use crate::error::ServerError;
     use crate::tests::scripted_store;
+    use crate::types::error::ServerError;
 
     fn failed() -> Failure {
         Failure::NotExecuted(ServerError::new("LOADING"))

@@ -17,8 +17,8 @@ use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use crate::error::{Error, Result, ServerError};
 use crate::sync::locked;
+use crate::types::error::{Error, Result, ServerError};
 
 /// The runtime on which a client has its timers, connections and tasks.
 #[derive(Debug)]

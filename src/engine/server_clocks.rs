@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use crate::store::{Answer, ServerId};
+use crate::protocol::{Answer, ServerId};
 use crate::sync::locked;
 use crate::time::clock::{Clock, LocalTime};
 use crate::time::clock_offset::ClockOffset;
@@ -123,7 +123,7 @@ impl ServerClocks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::ConnectionId;
+    use crate::protocol::ConnectionId;
 
     const SPAN: Duration = Duration::from_secs(5);
     const FIRST: ServerId = ServerId(0);

@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use crate::engine::background::Background;
 use crate::engine::client::Client;
+use crate::engine::options::ManagerOptions;
 use crate::engine::runtime::OwnThread;
 use crate::engine::waitlist::registry::{LateListener, Waitlists};
-use crate::fence::Fence;
-use crate::options::ManagerOptions;
-use crate::store::ids::ClientId;
-use crate::store::{Answer, Store};
+use crate::protocol::Answer;
+use crate::protocol::ids::ClientId;
+use crate::servers::Store;
+use crate::types::fence::Fence;
 
 /// The state that all clones of a manager, its locks and their calls share. Dropping the last of them closes
 /// the client. Guards that are still alive keep the background task running.

@@ -26,14 +26,13 @@ use crate::engine::floor::Floor;
 use crate::engine::hold::Hold;
 use crate::engine::hold::owned::OwnedHold;
 use crate::engine::metrics::Group;
+use crate::engine::options::JITTER;
 use crate::engine::pending_calls::{PendingCall, PendingCalls};
 use crate::engine::presence::Registration;
 use crate::engine::waitlist::schedule::{Action, Schedule, Sight};
-use crate::error::{Error, Result};
-use crate::options::JITTER;
-use crate::store::ids::RequestId;
-use crate::store::keys::Keys;
-use crate::store::{Acquire, Acquired, Answer, Contended, Failure, Grant, Mode, Push, ServerId};
+use crate::protocol::ids::RequestId;
+use crate::protocol::keys::Keys;
+use crate::protocol::{Acquire, Acquired, Answer, Contended, Failure, Grant, Mode, Push, ServerId};
 use crate::sync::locked;
 use crate::time::backoff::jitter;
 use crate::time::clock::LocalTime;
@@ -41,6 +40,7 @@ use crate::time::clock_offset::Sample;
 use crate::time::deadline::LeaseTerms;
 use crate::time::deadline_queue::GivesUp;
 use crate::time::server_time::Ticket;
+use crate::types::error::{Error, Result};
 
 #[derive(Debug)]
 pub(super) struct Waitlist {

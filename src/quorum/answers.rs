@@ -7,7 +7,7 @@ use futures_util::stream::FuturesUnordered;
 use tokio::time::{Instant, timeout_at};
 
 use super::QuorumClient;
-use crate::error::{Error, Result, ServerError};
+use crate::types::error::{Error, Result, ServerError};
 
 /// How much longer than twice the time of the others a server may take to confirm a release on which nothing
 /// depends, or to answer a try.

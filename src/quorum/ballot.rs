@@ -37,13 +37,13 @@ use crate::engine::counters::Correction;
 use crate::engine::floor::Floor;
 use crate::engine::hold::Hold;
 use crate::engine::hold::owned::OwnedHold;
-use crate::error::{Error, Result};
-use crate::fence::Fence;
-use crate::store::Failure;
+use crate::protocol::Failure;
 use crate::time::backoff::Backoff;
 use crate::time::clock::LocalTime;
 use crate::time::deadline::LeaseTerms;
 use crate::time::server_time::Ticket;
+use crate::types::error::{Error, Result};
+use crate::types::fence::Fence;
 
 /// How many numbers of requests a ballot has to itself. A request that waits for ever, at a server that is
 /// away, asks again no more than once a second.

@@ -13,14 +13,14 @@ use super::QuorumClient;
 use super::answers::{Answers, next_until, stragglers_until};
 use super::ballot::ballot_of;
 use crate::engine::operator::{self, Seen};
-use crate::error::Result;
-use crate::fence::Fence;
-use crate::status::{Holder, Status};
-use crate::store::ids::{ClientId, RequestId};
-use crate::store::keys::Keys;
-use crate::store::{Answer, Inspected};
+use crate::protocol::ids::{ClientId, RequestId};
+use crate::protocol::keys::Keys;
+use crate::protocol::{Answer, Inspected};
 use crate::time::deadline::LeaseTerms;
 use crate::time::server_time::ServerTime;
+use crate::types::error::Result;
+use crate::types::fence::Fence;
+use crate::types::status::{Holder, Status};
 
 /// The holds of one ballot on a majority of the servers.
 struct SeenHolder {

@@ -15,14 +15,14 @@ use crate::engine::counters::{Counters, End, Holding, How};
 use crate::engine::floor::NextFloor;
 use crate::engine::hold::Hold;
 use crate::engine::hold::owned::OwnedHold;
-use crate::error::{Error, HoldEnd, Lost, Result};
-use crate::fence::Fence;
-use crate::lease::{Lease, LeaseState};
-use crate::owner::Owner;
-use crate::store::RESERVED;
+use crate::protocol::RESERVED;
 use crate::sync::locked;
 use crate::time::clock::LocalTime;
 use crate::time::deadline::LeaseTerms;
+use crate::types::error::{Error, HoldEnd, Lost, Result};
+use crate::types::fence::Fence;
+use crate::types::lease::{Lease, LeaseState};
+use crate::types::owner::Owner;
 
 /// The votes of one request. They are a hold as long as the leases of a majority last.
 #[derive(Debug)]

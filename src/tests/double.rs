@@ -5,14 +5,14 @@ use std::fmt;
 use std::future::pending;
 use std::time::Duration;
 
-use crate::fence::Fence;
-use crate::store::memory::lock::Run;
-use crate::store::memory::rules::Rules;
-use crate::store::script::{Declared, PubSubMode, ReplyError, ScriptCall};
-use crate::store::{
+use crate::protocol::rules::Rules;
+use crate::protocol::rules::lock::Run;
+use crate::protocol::script::{Declared, PubSubMode, ReplyError, ScriptCall};
+use crate::protocol::{
     Answer, Call, CallKind, Connections, KeepAlive, OnAnswer, Operation, Priority, SetLabel, Stamp,
 };
 use crate::time::server_time::ServerTime;
+use crate::types::fence::Fence;
 
 /// A store that is made for a test.
 pub(crate) trait Double: Connections {

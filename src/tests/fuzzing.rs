@@ -12,14 +12,12 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use crate::fence::Fence;
-use crate::owner::Owner;
-use crate::store::Operation;
-use crate::store::ids::{ClientId, RequestId};
-use crate::store::keys::Keys;
-use crate::store::label::Label;
-use crate::store::script::ReplyError;
-use crate::store::{
+use crate::protocol::Operation;
+use crate::protocol::ids::{ClientId, RequestId};
+use crate::protocol::keys::Keys;
+use crate::protocol::label::Label;
+use crate::protocol::script::ReplyError;
+use crate::protocol::{
     Acquire, Acquired, Contended, GetLabel, Grant, Inspect, Inspected, InspectedHold, Look, Looked, Mode,
     Push, Release, ReleaseOutcome, ReleaseWhat, Released, Renew, Renewed, SpinAcquire, SpinAcquired,
     SpinRelease, SpinReleased, Withdraw, Withdrawn,
@@ -28,6 +26,8 @@ use crate::time::clock::LocalTime;
 use crate::time::clock_offset::ClockOffset;
 use crate::time::clock_offset::Sample;
 use crate::time::server_time::{ServerTime, Ticket};
+use crate::types::fence::Fence;
+use crate::types::owner::Owner;
 
 /// The request that all accepted replies answer.
 const OWN: &str = "0123456789abcdef0123456789abcdef:0000005000:7:";

@@ -11,17 +11,29 @@ struct Row {
     may_use: BTreeSet<String>,
 }
 
+/// Returns the cells of the table that begins with this.
+fn cells<const N: usize>(head: &str) -> Vec<[&'static str; N]> {
+    let lines = include_str!("../../ARCHITECTURE.md").lines();
+    let rows = lines.skip_while(|line| !line.starts_with(head)).skip(2);
+    rows.take_while(|line| line.starts_with('|'))
+        .map(|row| {
+            let cells: Vec<_> = row.trim_matches('|').split('|').map(str::trim).collect();
+            cells
+                .try_into()
+                .unwrap_or_else(|_| panic!("not {N} cells: {row}"))
+        })
+        .collect()
+}
+
+/// The folders of `src/`, from the top down.
+fn folders() -> Vec<&'static str> {
+    let rows = cells("| folder | what it is |").into_iter();
+    rows.map(|[folder, _]| folder.trim_matches('`')).collect()
+}
+
 fn table() -> Vec<Row> {
-    let page = include_str!("../../ARCHITECTURE.md");
-    let rows = page
-        .lines()
-        .skip_while(|line| !line.starts_with("| layer | modules |"));
-    let rows = rows.skip(2).take_while(|line| line.starts_with('|'));
-    rows.flat_map(|row| {
-        let cells: Vec<_> = row.trim_matches('|').split('|').map(str::trim).collect();
-        let [layer, modules, uses] = cells[..] else {
-            panic!("not three cells: {row}");
-        };
+    let rows = cells("| layer | modules |").into_iter();
+    rows.flat_map(|[layer, modules, uses]| {
         let may_use: BTreeSet<_> = (uses.split(", ").chain([layer]))
             .filter(|name| !name.is_empty())
             .map(str::to_owned)
@@ -67,7 +79,10 @@ fn modules() -> BTreeMap<String, String> {
 }
 
 fn module_of(file: &Path) -> String {
-    let path: PathBuf = file.with_extension("");
+    let path: PathBuf = match file.ends_with("mod.rs") {
+        true => file.parent().unwrap().to_owned(),
+        false => file.with_extension(""),
+    };
     let parts: Vec<_> = path.iter().map(|part| part.to_str().unwrap()).collect();
     parts.join("::")
 }
@@ -179,4 +194,23 @@ fn each_layer_uses_only_layers_below_it() {
         assert_eq!(above, None, "used by {}", row.layer);
         below.insert(&row.layer);
     }
+}
+
+#[test]
+fn no_module_uses_a_folder_above_its_own() {
+    let (folders, modules) = (folders(), modules());
+    let of = |module: &str| {
+        let folder = module.split("::").next().unwrap();
+        folders.iter().position(|known| *known == folder)
+    };
+    let mut wrong = Vec::new();
+    for module in modules.keys().filter(|module| *module != "lib") {
+        let place = of(module).unwrap_or_else(|| panic!("{module} is in no folder"));
+        let used = used(&modules, module).into_iter();
+        wrong.extend(
+            used.filter(|used| of(used).is_none_or(|of| of < place))
+                .map(|used| (module, used)),
+        );
+    }
+    assert_eq!(wrong, []);
 }

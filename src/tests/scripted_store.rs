@@ -7,18 +7,19 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 
+use crate::engine::options::ManagerOptions;
 use crate::engine::shared::Shared;
 use crate::engine::waitlist::registry::LateListener;
-use crate::error::ServerError;
-use crate::options::ManagerOptions;
-use crate::store::ids::ClientId;
-use crate::store::{
+use crate::protocol::ids::ClientId;
+use crate::protocol::{
     Acquire, Call, ConnectionId, Connections, Failure, GetLabel, Inspect, KeepAlive, Look, OnAnswer,
-    Operation, Page, Position, Release, Released, Renew, SetLabel, Store, StoreFuture, Withdraw, Withdrawn,
+    Operation, Page, Position, Release, Released, Renew, SetLabel, StoreFuture, Withdraw, Withdrawn,
 };
+use crate::servers::Store;
 use crate::sync::locked;
 use crate::tests::double::{AnyOperation, AnyReply, Double};
 use crate::time::clock::Clock;
+use crate::types::error::ServerError;
 use crate::{LockManager, MemoryStore};
 
 /// What becomes of a release or a withdrawal.

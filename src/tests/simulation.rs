@@ -1,4 +1,4 @@
-//! The whole client code, down to the [pipeline](crate::store::pipeline) of its connections, on a simulated
+//! The whole client code, down to the [pipeline](crate::servers::pipeline) of its connections, on a simulated
 //! network and a simulated server.
 //!
 //! Each seed gives one small world. Clients have tasks that acquire and release locks in all ways, on the

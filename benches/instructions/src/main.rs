@@ -4,7 +4,7 @@
 //! Called as `fairlock-instructions <scenario> <rounds>`; `on-server` and `handed-over`, of the feature
 //! `server`, take a URL too. `fairlock-instructions script <name>` prints a script as it is sent to a server.
 
-#[path = "../../../src/store/script/texts.rs"]
+#[path = "../../../src/protocol/script/texts.rs"]
 #[expect(dead_code, reason = "the counted scenarios only acquire, release and renew")]
 mod texts;
 

@@ -15,14 +15,14 @@ use tracing::{Instrument, Span};
 use super::{Background, Job};
 use crate::engine::counters::End;
 use crate::engine::hold::Hold;
-use crate::error::HoldEnd;
-use crate::fence::Fence;
-use crate::store::ids::RequestId;
-use crate::store::{Answer, Failure, Look, Looked, Renew, Renewed};
+use crate::protocol::ids::RequestId;
+use crate::protocol::{Answer, Failure, Look, Looked, Renew, Renewed};
 use crate::sync::locked;
 use crate::time::clock::LocalTime;
 use crate::time::clock_offset::Sample;
 use crate::time::server_time::Ticket;
+use crate::types::error::HoldEnd;
+use crate::types::fence::Fence;
 
 /// How many renewals begin at a time.
 pub(super) const BATCH: usize = 128;

@@ -8,20 +8,21 @@ use tokio::time::{advance, sleep};
 
 use super::*;
 use crate::engine::hold::owned::OwnedHold;
+use crate::engine::options::{LockOptions, ManagerOptions};
 use crate::engine::pending_calls::{PendingCall, PendingCalls};
 use crate::engine::shared::Shared;
 use crate::engine::waitlist::WaitOutcome;
 use crate::engine::waitlist::registry::LateListener;
-use crate::error::{Error, HoldEnd};
-use crate::options::{LockOptions, ManagerOptions};
-use crate::store::ids::{ClientId, RequestId};
-use crate::store::keys::Keys;
-use crate::store::{
-    Acquire, Acquired, Answer, ConnectionId, Grant, Inspect, Mode, Push, Renewed, ServerId, Stamp, Store,
+use crate::protocol::ids::{ClientId, RequestId};
+use crate::protocol::keys::Keys;
+use crate::protocol::{
+    Acquire, Acquired, Answer, ConnectionId, Grant, Inspect, Mode, Push, Renewed, ServerId, Stamp,
 };
+use crate::servers::Store;
 use crate::tests::scripted_store::{Fate, client, client_with};
 use crate::time::deadline::LeaseTerms;
 use crate::time::deadline_queue::GivesUp;
+use crate::types::error::{Error, HoldEnd};
 use crate::{LeaseState, LockManager, MemoryStore, Owner};
 
 const LEASE: Duration = Duration::from_secs(30);

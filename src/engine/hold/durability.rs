@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use crate::engine::client::Client;
 use crate::engine::hold::owned::OwnedHold;
-use crate::error::{Error, Result, ServerError};
-use crate::store::Failure;
+use crate::protocol::Failure;
 use crate::time::backoff::Backoff;
+use crate::types::error::{Error, Result, ServerError};
 
 /// Returns the hold when as many replicas have it as the client's settings require. Releases it if they do
 /// not have it in time, or if that cannot be found out.

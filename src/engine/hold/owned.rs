@@ -9,9 +9,9 @@ use crate::engine::background::Background;
 use crate::engine::counters::{End, Holding};
 use crate::engine::hold::Hold;
 use crate::engine::retry::until_answered;
-use crate::error::{Error, HoldEnd};
-use crate::store::{ReleaseOutcome, Released, Shrink};
+use crate::protocol::{ReleaseOutcome, Released, Shrink};
 use crate::time::clock::LocalTime;
+use crate::types::error::{Error, HoldEnd};
 
 #[derive(Debug)]
 pub(crate) struct OwnedHold {

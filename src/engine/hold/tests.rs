@@ -9,8 +9,8 @@ use tokio::time::sleep;
 use super::*;
 use crate::engine::floor::{Floor, QuorumClocks};
 use crate::engine::server_clocks::ServerClocks;
-use crate::store::ids::ClientId;
-use crate::store::{Answer, ConnectionId};
+use crate::protocol::ids::ClientId;
+use crate::protocol::{Answer, ConnectionId};
 use crate::time::deadline_queue::GivesUp;
 
 const LEASE: Duration = Duration::from_secs(6);

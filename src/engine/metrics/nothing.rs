@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::engine::counters::{Correction, End, Outcome};
-use crate::store::{CallKind, Failure};
+use crate::protocol::{CallKind, Failure};
 use crate::time::clock::{Clock, LocalTime};
 
 #[derive(Debug, Default)]

@@ -14,9 +14,9 @@ use ::metrics::{
 use dashmap::DashMap;
 
 use crate::engine::counters::{Correction, End, How, Outcome};
-use crate::error::HoldEnd;
-use crate::store::{CallKind, Failure};
+use crate::protocol::{CallKind, Failure};
 use crate::time::clock::{Clock, LocalTime};
+use crate::types::error::HoldEnd;
 
 const ACQUIRE_DURATION: &str = "fairlock_acquire_duration_seconds";
 const HOLD_DURATION: &str = "fairlock_hold_duration_seconds";

@@ -17,13 +17,13 @@ use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 
 use crate::engine::metrics::Pending;
+use crate::engine::options::{MAX_WAITLISTS_KEPT, WAITLIST_KEPT};
 use crate::engine::retry::RetryBudget;
 use crate::engine::waitlist::Answered;
 use crate::engine::waitlist::registry::Waitlists;
 use crate::engine::waitlist::schedule::{Action, Sight};
 use crate::engine::waitlist::{Progress, Waitlist};
-use crate::options::{MAX_WAITLISTS_KEPT, WAITLIST_KEPT};
-use crate::store::Failure;
+use crate::protocol::Failure;
 use crate::sync::outstanding::{Outstanding, Token};
 use crate::time::backoff::Backoff;
 use crate::time::clock::LocalTime;

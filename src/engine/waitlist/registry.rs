@@ -9,11 +9,11 @@ use dashmap::DashMap;
 use crate::engine::background::Background;
 use crate::engine::client::Client;
 use crate::engine::waitlist::Waitlist;
-use crate::error::{Error, Result};
-use crate::store::keys::Keys;
-use crate::store::{Failure, Listener, ServerId};
+use crate::protocol::keys::Keys;
+use crate::protocol::{Failure, Listener, ServerId};
 use crate::time::clock::LocalTime;
 use crate::time::server_time::Ticket;
+use crate::types::error::{Error, Result};
 
 #[derive(Debug)]
 pub(crate) struct Waitlists {

@@ -12,11 +12,11 @@ use tokio::time::sleep;
 
 use super::*;
 use crate::engine::metrics::Group;
+use crate::engine::options::{JITTER, LockOptions, ManagerOptions};
 use crate::engine::waitlist::registry::Waitlists;
-use crate::options::{JITTER, LockOptions, ManagerOptions};
-use crate::store::ids::ClientId;
-use crate::store::{Acquire, Acquired, Contended, Grant, Listener, Mode};
-use crate::store::{ConnectionId, Stamp};
+use crate::protocol::ids::ClientId;
+use crate::protocol::{Acquire, Acquired, Contended, Grant, Listener, Mode};
+use crate::protocol::{ConnectionId, Stamp};
 use crate::tests::scripted_store;
 use crate::tests::scripted_store::Scripted;
 use crate::time::clock_offset::Sample;

@@ -11,15 +11,15 @@ use super::{
     LockManager, MS, NEAR, Process, SECOND, Servers, acquire_as, acquire_through, acquire_with, fences,
     params, votes,
 };
+use crate::caller::local_queue::LocalQueues;
 use crate::engine::acquire::Tried;
 use crate::engine::counters::Correction;
-use crate::error::{Error, HoldEnd};
-use crate::fence::Fence;
-use crate::lease::LeaseState;
-use crate::local_queue::LocalQueues;
 use crate::quorum::Majority;
-use crate::status::Status;
 use crate::sync::locked;
+use crate::types::error::{Error, HoldEnd};
+use crate::types::fence::Fence;
+use crate::types::lease::LeaseState;
+use crate::types::status::Status;
 
 impl Process {
     /// Only this server answers.

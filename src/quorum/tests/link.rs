@@ -9,11 +9,12 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::engine::waitlist::registry::LateListener;
-use crate::error::ServerError;
-use crate::store::{Call, Connections, Failure, Listener, Page, Position, ServerId, Store, StoreFuture};
+use crate::protocol::{Call, Connections, Failure, Listener, Page, Position, ServerId, StoreFuture};
+use crate::servers::Store;
 use crate::sync::locked;
 use crate::tests::double::{AnyOperation, AnyReply, Double};
 use crate::time::clock::Clock;
+use crate::types::error::ServerError;
 
 /// What becomes of the calls of one client to one server.
 #[derive(Clone, Copy, Debug)]

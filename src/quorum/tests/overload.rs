@@ -4,7 +4,7 @@ use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
-use crate::options::WAITLIST_KEPT;
+use crate::engine::options::WAITLIST_KEPT;
 
 const RUN_TIME: Duration = Duration::from_secs(6);
 const TASKS: usize = 200;

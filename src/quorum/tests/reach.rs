@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::link::State;
 use super::{MS, NEAR, Process, SECOND, Servers, acquire, acquire_with};
-use crate::error::Error;
+use crate::types::error::Error;
 
 /// Two processes over three servers, of which the first is down.
 fn with_a_server_down(servers: &Servers) -> [Process; 2] {

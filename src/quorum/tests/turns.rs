@@ -1,11 +1,11 @@
 //! Local hand-off: the holds of a quorum as tenures, whose turns follow one another without a call.
 
 use super::*;
+use crate::caller::local_queue::turn::Turn;
+use crate::caller::place::held::HoldRef;
 use crate::engine::acquire::Tried;
-use crate::local_queue::turn::Turn;
-use crate::place::held::HoldRef;
+use crate::protocol::RESERVED;
 use crate::quorum::Votes;
-use crate::store::RESERVED;
 
 const TURNS: u16 = 8;
 

@@ -14,8 +14,8 @@ use tokio::time::{Instant, sleep, timeout};
 use super::link::State;
 use super::{MS, MemoryStore, Process, SECOND, Servers, tenure};
 use crate::Fence;
-use crate::local_queue::turn::Turn;
-use crate::place::held;
+use crate::caller::local_queue::turn::Turn;
+use crate::caller::place::held;
 use crate::sync::locked;
 
 /// A hold, as its holder believes in it.

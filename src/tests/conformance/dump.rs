@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use crate::store::memory::lock::{Lock, Queue};
-use crate::store::memory::permits::Permits;
-use crate::store::memory::rules::Spin;
+use crate::protocol::rules::Spin;
+use crate::protocol::rules::lock::{Lock, Queue};
+use crate::protocol::rules::permits::Permits;
 
 /// Returns the data of four keys as texts, with hashes in the order of their fields, and then the time to
 /// live of each key in ms.

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use super::step::{CLIENTS, Call, PickFence, PickRequest, SPIN_LEASES_MS, Step, Trouble, What};
 use super::world::{START_US, Setting, World, client};
-use crate::store::ids::{ClientId, RequestId};
-use crate::store::memory::lock::MAX_HOLDS;
-use crate::store::script::{PubSubMode, ReplyError};
-use crate::store::{
+use crate::protocol::ids::{ClientId, RequestId};
+use crate::protocol::rules::lock::MAX_HOLDS;
+use crate::protocol::script::{PubSubMode, ReplyError};
+use crate::protocol::{
     Acquire, Acquired, Inspect, Mode, Release, ReleaseOutcome, ReleaseWhat, Renew, Renewed, Withdraw,
     Withdrawn,
 };

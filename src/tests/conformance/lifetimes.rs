@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 use super::edges::acquisition;
 use super::world::{Setting, World};
-use crate::store::{Acquired, Mode, Release, ReleaseOutcome, ReleaseWhat, SpinAcquire, SpinAcquired};
+use crate::protocol::{Acquired, Mode, Release, ReleaseOutcome, ReleaseWhat, SpinAcquire, SpinAcquired};
 
 /// The keys of a lock, in the order of a snapshot.
 const LOCK: usize = 0;
@@ -125,7 +125,7 @@ fn a_hold_of_a_spin_lock_shortens_no_longer_one() {
 #[test]
 fn clock_is_read_correctly_in_every_microsecond() {
     let mut setting = Setting::start();
-    let read = format!("{} return {{now_us, now}}", crate::store::script::CLOCK);
+    let read = format!("{} return {{now_us, now}}", crate::protocol::script::CLOCK);
     let (mut before, mut short) = (String::new(), 0);
     while short < 3 {
         let reply = setting.scripts.evaluate(&read);

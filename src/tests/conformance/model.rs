@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::fmt::Debug;
 
 use super::step::Trouble;
-use crate::store::Operation;
-use crate::store::memory::lock::{Channels, Now, Run};
-use crate::store::memory::rules::Rules;
-use crate::store::{
+use crate::protocol::Operation;
+use crate::protocol::rules::Rules;
+use crate::protocol::rules::lock::{Channels, Now, Run};
+use crate::protocol::{
     Acquire, Acquired, ConnectionId, Inspect, Inspected, Look, Looked, Release, ReleaseOutcome, Released,
     Renew, Renewed, Shrink, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Withdraw, Withdrawn,
 };

@@ -3,9 +3,9 @@
 use super::edges::acquisition;
 use super::step::Trouble;
 use super::world::{Setting, World};
-use crate::store::ids::ClientId;
-use crate::store::script::PubSubMode;
-use crate::store::{
+use crate::protocol::ids::ClientId;
+use crate::protocol::script::PubSubMode;
+use crate::protocol::{
     Acquire, Acquired, Contended, Grant, Inspect, Mode, Release, ReleaseOutcome, ReleaseWhat,
 };
 

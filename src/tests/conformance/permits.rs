@@ -14,17 +14,17 @@ use super::server::Snapshot;
 use super::step::Trouble;
 use super::world::{START_US, Setting, client};
 use super::{dump, run_at_random};
-use crate::fence::Fence;
-use crate::permits::MOST_PERMITS;
-use crate::status::Kind;
-use crate::store::ids::{ClientId, RequestId};
-use crate::store::keys::Keys;
-use crate::store::memory::lock::{Channels, Now, Queue, RETENTION_MS};
-use crate::store::memory::permits::Permits;
-use crate::store::memory::rules::Rules;
-use crate::store::script::{Declared, PubSubMode, ReplyError};
-use crate::store::{Acquire, Acquired, Inspect, Operation, Release, ReleaseWhat, Renew, Shrink, Withdraw};
+use crate::protocol::ids::{ClientId, RequestId};
+use crate::protocol::keys::Keys;
+use crate::protocol::rules::Rules;
+use crate::protocol::rules::lock::{Channels, Now, Queue, RETENTION_MS};
+use crate::protocol::rules::permits::Permits;
+use crate::protocol::script::{Declared, PubSubMode, ReplyError};
+use crate::protocol::{Acquire, Acquired, Inspect, Operation, Release, ReleaseWhat, Renew, Shrink, Withdraw};
 use crate::time::server_time::{ServerTime, Ticket};
+use crate::types::fence::Fence;
+use crate::types::permits::MOST_PERMITS;
+use crate::types::status::Kind;
 
 /// Number of runs.
 const CASES: u32 = 1_000;

@@ -5,16 +5,16 @@ use std::time::Duration;
 use super::edges::acquisition;
 use super::step::MAX_AHEAD_US;
 use super::world::{Setting, World};
-use crate::fence::Fence;
-use crate::store::Operation;
-use crate::store::RESERVED;
-use crate::store::ids::ClientId;
-use crate::store::script::{Declared, ReplyError};
-use crate::store::{
+use crate::protocol::Operation;
+use crate::protocol::RESERVED;
+use crate::protocol::ids::ClientId;
+use crate::protocol::script::{Declared, ReplyError};
+use crate::protocol::{
     Acquire, Acquired, Contended, Grant, Look, Looked, Release, ReleaseOutcome, ReleaseWhat, Renew, Renewed,
     Withdraw,
 };
 use crate::time::server_time::{ServerTime, Ticket};
+use crate::types::fence::Fence;
 
 /// The fence that is `us` away from the server's time.
 fn fence_at(world: &World<'_>, us: i64) -> Fence {

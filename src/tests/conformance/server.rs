@@ -7,12 +7,12 @@ use fairlock_testkit::{BlockingClient, Resp, Server};
 
 use super::dump::{self, DUMP, Data};
 use super::step::Trouble;
-use crate::status::Kind;
-use crate::store::ConnectionId;
-use crate::store::ids::ClientId;
-use crate::store::keys::Keys;
-use crate::store::script;
-use crate::store::script::ScriptCall;
+use crate::protocol::ConnectionId;
+use crate::protocol::ids::ClientId;
+use crate::protocol::keys::Keys;
+use crate::protocol::script;
+use crate::protocol::script::ScriptCall;
+use crate::types::status::Kind;
 
 /// A clock that reads the last key of the call: µs, in 16 digits. Trailing arguments may be left out, so an
 /// argument could not carry it.

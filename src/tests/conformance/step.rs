@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use crate::store::Mode;
+use crate::protocol::Mode;
 
 pub(super) const LOCKS: usize = 2;
 pub(super) const CLIENTS: usize = 3;

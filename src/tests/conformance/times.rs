@@ -9,19 +9,19 @@ use std::time::Duration;
 
 use super::server::Scripts;
 use super::world::{START_US, client};
-use crate::fence::Fence;
-use crate::owner::Owner;
-use crate::permits::MOST_PERMITS;
-use crate::status::Kind;
-use crate::store::ids::{ClientId, RequestId};
-use crate::store::keys::Keys;
-use crate::store::memory::lock::MAX_HOLDS;
-use crate::store::memory::rules::BOUND;
-use crate::store::script::{Declared, PubSubMode, ScriptCall};
-use crate::store::{
+use crate::protocol::ids::{ClientId, RequestId};
+use crate::protocol::keys::Keys;
+use crate::protocol::rules::BOUND;
+use crate::protocol::rules::lock::MAX_HOLDS;
+use crate::protocol::script::{Declared, PubSubMode, ScriptCall};
+use crate::protocol::{
     Acquire, Acquired, Inspect, MAX_WITHDRAWN, Mode, Operation, Release, ReleaseWhat, Renew, Withdraw,
 };
 use crate::time::server_time::ServerTime;
+use crate::types::fence::Fence;
+use crate::types::owner::Owner;
+use crate::types::permits::MOST_PERMITS;
+use crate::types::status::Kind;
 
 const SIZES: [u64; 3] = [10, 100, 1_000];
 const LEASE: Duration = Duration::from_secs(30);

@@ -14,16 +14,18 @@ use super::step::{
     CLIENTS, Call, Floor, Key, LOCKS, PickFence, PickRequest, REQUESTS, SPIN_LEASES_MS, Step, Trouble, What,
     owned,
 };
-use crate::fence::Fence;
-use crate::owner::Owner;
-use crate::store::Operation;
-use crate::store::ids::{ClientId, RequestId};
-use crate::store::keys::Keys;
-use crate::store::memory::lock::{Holder, Now, Queue, RETENTION_MS};
-use crate::store::memory::rules::Rules;
-use crate::store::script::{Declared, PubSubMode, ReplyError};
-use crate::store::{Acquire, Inspect, Look, Release, ReleaseWhat, Renew, SpinAcquire, SpinRelease, Withdraw};
+use crate::protocol::Operation;
+use crate::protocol::ids::{ClientId, RequestId};
+use crate::protocol::keys::Keys;
+use crate::protocol::rules::Rules;
+use crate::protocol::rules::lock::{Holder, Now, Queue, RETENTION_MS};
+use crate::protocol::script::{Declared, PubSubMode, ReplyError};
+use crate::protocol::{
+    Acquire, Inspect, Look, Release, ReleaseWhat, Renew, SpinAcquire, SpinRelease, Withdraw,
+};
 use crate::time::server_time::{ServerTime, Ticket};
+use crate::types::fence::Fence;
+use crate::types::owner::Owner;
 
 /// Sets the format mark at the beginning of a lock's summary, or removes it.
 const FORMAT: &str = "

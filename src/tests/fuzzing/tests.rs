@@ -7,10 +7,10 @@ use std::path::Path;
 use proptest::prelude::*;
 
 use super::*;
-use crate::store::memory::lock::Run;
-use crate::store::memory::rules::Rules;
-use crate::store::script::{Declared, PubSubMode, ScriptCall};
-use crate::store::{CallKind, Priority};
+use crate::protocol::rules::Rules;
+use crate::protocol::rules::lock::Run;
+use crate::protocol::script::{Declared, PubSubMode, ScriptCall};
+use crate::protocol::{CallKind, Priority};
 
 /// What the fuzzer begins with: one of each kind.
 fn seeds(target: &str) -> Vec<String> {

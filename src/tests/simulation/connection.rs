@@ -16,18 +16,18 @@ use super::server::Server;
 use super::subscriber::SimSubscribers;
 use super::timing::LONGEST_MOMENT;
 use super::wire::{Command, Fate, Wire};
-use crate::error::ServerError;
-use crate::store::keys::Keys;
-use crate::store::memory::Connection;
-use crate::store::pipeline::{Pipeline, Replacement};
-use crate::store::{
+use crate::protocol::keys::Keys;
+use crate::protocol::{
     Answer, Call, Connections, Failure, GetLabel, Listener, Page, Position, ServerId, StoreFuture,
 };
+use crate::servers::memory::Connection;
+use crate::servers::pipeline::{Pipeline, Replacement};
 use crate::sync::locked;
 use crate::tests::double::{AnyOperation, AnyReply, Double};
 use crate::time::clock::{Clock, LocalTime};
 use crate::time::clock_offset::Sample;
 use crate::time::server_time::millis;
+use crate::types::error::ServerError;
 
 /// Timeouts and limits of a client's connections.
 #[derive(Clone, Copy)]
@@ -180,7 +180,7 @@ impl Ends {
             tokio::time::sleep(back).await;
             wire = Wire::new(&self);
             // If the server takes no scripts now, they are loaded by the first call that needs them.
-            let _ = crate::store::pipeline::Wire::load(&wire).await;
+            let _ = crate::servers::pipeline::Wire::load(&wire).await;
             if let Some(listener) = self.listener.upgrade() {
                 listener.replaced(ServerId::default());
             }

@@ -9,12 +9,12 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::timing::Timing;
-use crate::permits::Permits;
-use crate::store::ids::RequestId;
-use crate::store::memory::Written;
-use crate::store::memory::permits::PermitsHold;
-use crate::store::{Acquire, Acquired, Grant, Release, Released, Renew, Renewed, Withdraw};
+use crate::protocol::ids::RequestId;
+use crate::protocol::rules::permits::PermitsHold;
+use crate::protocol::{Acquire, Acquired, Grant, Release, Released, Renew, Renewed, Withdraw};
+use crate::servers::memory::Written;
 use crate::sync::locked;
+use crate::types::permits::Permits;
 use crate::{Error, Fence, LockGuard, Owner};
 
 /// The number of one call of a task.

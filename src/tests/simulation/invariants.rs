@@ -8,9 +8,9 @@ use super::liveness;
 use super::order;
 use super::plan::{MAX_TURNS, Plan};
 use super::timing::ROUNDING;
-use crate::permits::{Gives, Permits};
-use crate::store::ids::RequestId;
-use crate::store::{ReleaseOutcome, ReleaseWhat};
+use crate::protocol::ids::RequestId;
+use crate::protocol::{ReleaseOutcome, ReleaseWhat};
+use crate::types::permits::{Gives, Permits};
 use crate::{Error, Fence};
 
 /// Describes all violations of the promises in a history.

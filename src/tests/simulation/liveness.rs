@@ -7,10 +7,10 @@ use std::time::Duration;
 use super::history::{Belief, Effect, Event, Fault, Op, Way};
 use super::plan::Plan;
 use super::timing::{ROUNDING, Timing};
-use crate::permits::Permits;
-use crate::store::ids::{ClientId, RequestId};
-use crate::store::memory::permits::PermitsHold;
-use crate::store::{Acquired, Mode, Renewed};
+use crate::protocol::ids::{ClientId, RequestId};
+use crate::protocol::rules::permits::PermitsHold;
+use crate::protocol::{Acquired, Mode, Renewed};
+use crate::types::permits::Permits;
 
 /// Describes all delays that the design does not explain: for each lock, the first of each kind.
 ///

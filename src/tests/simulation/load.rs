@@ -11,7 +11,7 @@ use super::history::{Effect, Event};
 use super::plan::Plan;
 use super::run::{name, on_simulated_time};
 use crate::LockManager;
-use crate::options::ManagerOptions;
+use crate::engine::options::ManagerOptions;
 
 /// Extra calls for each grant. A waitlist polls after it subscribed and once in each polling interval, and a
 /// request whose turn came before the subscription asks again.

@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::history::{Belief, Effect, Event, Op, Way};
 use super::invariants::Facts;
 use crate::Fence;
-use crate::store::ids::RequestId;
-use crate::store::{Acquired, Mode};
+use crate::protocol::ids::RequestId;
+use crate::protocol::{Acquired, Mode};
 
 /// Checks that a request keeps its place in the queue, whatever other leases expire, if the server saw the
 /// subscription of its client when the request took the place.

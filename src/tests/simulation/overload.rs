@@ -14,8 +14,8 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use super::faults::World;
 use super::plan::Plan;
 use super::run::{name, on_simulated_time};
-use crate::options::ManagerOptions;
-use crate::store::pipeline::MAX_IN_FLIGHT;
+use crate::engine::options::ManagerOptions;
+use crate::servers::pipeline::MAX_IN_FLIGHT;
 use crate::{Error, LockGuard, LockManager, Result};
 
 /// How long each task goes on.

@@ -8,9 +8,9 @@ use fastrand::Rng;
 use super::history::Fault;
 use super::network::MessageFaults;
 use super::timing::Timing;
-use crate::options::ManagerOptions;
-use crate::permits::{Gives, Permits};
-use crate::store::pipeline::MAX_IN_FLIGHT;
+use crate::engine::options::ManagerOptions;
+use crate::servers::pipeline::MAX_IN_FLIGHT;
+use crate::types::permits::{Gives, Permits};
 
 /// The most locks of a world.
 const LOCKS: usize = 2;

@@ -17,14 +17,14 @@ use super::plan::Plan;
 use super::process::Process;
 use super::server::Server;
 use super::user::User;
+use crate::engine::options::WAITLIST_KEPT;
 use crate::engine::shared::Shared;
 use crate::engine::waitlist::registry::LateListener;
-use crate::options::WAITLIST_KEPT;
-use crate::permits::Gives;
-use crate::store::Store;
-use crate::store::ids::ClientId;
-use crate::store::keys::Keys;
-use crate::store::memory::MemoryStore;
+use crate::protocol::ids::ClientId;
+use crate::protocol::keys::Keys;
+use crate::servers::Store;
+use crate::servers::memory::MemoryStore;
+use crate::types::permits::Gives;
 use crate::{Lock, LockManager, Owner};
 
 /// What the server's clock shows at the start, in µs. It includes a part of a millisecond.

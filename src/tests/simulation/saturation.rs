@@ -13,7 +13,7 @@ use super::faults::World;
 use super::plan::Plan;
 use super::run::{name, on_simulated_time};
 use crate::Error;
-use crate::options::ManagerOptions;
+use crate::engine::options::ManagerOptions;
 
 const SERVER_TIMEOUT: Duration = Duration::from_millis(500);
 const RUN_TIME: Duration = Duration::from_secs(2);

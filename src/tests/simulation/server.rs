@@ -9,14 +9,14 @@ use futures_util::FutureExt;
 use tokio::time::Instant;
 
 use super::history::{Effect, Event, History};
-use crate::fence::Fence;
-use crate::store::memory::{Connection, MemoryStore, Written};
-use crate::store::{
+use crate::protocol::{
     Acquire, Acquired, Answer, Connections, Look, Looked, Release, ReleaseWhat, Released, Renew, Renewed,
     Withdraw,
 };
+use crate::servers::memory::{Connection, MemoryStore, Written};
 use crate::sync::locked;
 use crate::tests::double::{AnyOperation, AnyReply};
+use crate::types::fence::Fence;
 
 #[derive(Debug)]
 pub(super) struct Server {

@@ -12,10 +12,10 @@ use tokio::sync::oneshot;
 use super::connection::Ends;
 use super::history::{Event, Fault};
 use super::network::Stream;
-use crate::error::ServerError;
-use crate::store::memory::Connection;
-use crate::store::{Connections, Failure, Listener, Push, ServerId};
+use crate::protocol::{Connections, Failure, Listener, Push, ServerId};
+use crate::servers::memory::Connection;
 use crate::sync::locked;
+use crate::types::error::ServerError;
 
 /// The channels of a client, over all its subscriber connections.
 pub(super) struct SimSubscribers {

@@ -6,8 +6,8 @@ use std::fmt;
 use super::history::{Effect, Event, Fault};
 use super::run::Outcome;
 use crate::Error;
-use crate::permits::Gives;
-use crate::store::Acquired;
+use crate::protocol::Acquired;
+use crate::types::permits::Gives;
 
 #[derive(Default)]
 pub(super) struct Summary {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::history::Fault;
-use crate::options::{JITTER, ManagerOptions};
+use crate::engine::options::{JITTER, ManagerOptions};
 use crate::time::deadline::NOT_AFTER;
 
 /// The longest pause between two attempts at a call.

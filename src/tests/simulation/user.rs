@@ -8,7 +8,7 @@ use fastrand::Rng;
 use super::history::{End, Event, History, Op, Way};
 use super::run::{key, whole};
 use super::server::Server;
-use crate::permits::{Gives, Permits};
+use crate::types::permits::{Gives, Permits};
 use crate::{Error, Lock, LockGuard, LockManager, Owner, Result};
 
 /// A lock counts as a semaphore of one permit.

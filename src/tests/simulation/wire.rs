@@ -17,14 +17,15 @@ use tokio::time::Instant;
 use super::connection::Ends;
 use super::history::Fault;
 use super::network::Stream;
-use crate::error::ServerError;
-use crate::store::ids::RequestId;
-use crate::store::pipeline::{WireError, WireErrorKind};
-use crate::store::{Acquire, Answer, ConnectionId, Failure, Operation, Priority, Stamp, Withdraw, pipeline};
+use crate::protocol::ids::RequestId;
+use crate::protocol::{Acquire, Answer, ConnectionId, Failure, Operation, Priority, Stamp, Withdraw};
+use crate::servers::pipeline;
+use crate::servers::pipeline::{WireError, WireErrorKind};
 use crate::sync::locked;
 use crate::tests::double::AnyOperation;
 use crate::time::deadline_queue::GivesUp;
 use crate::time::server_time::ServerTime;
+use crate::types::error::ServerError;
 
 /// The server's time and its answer.
 #[derive(Debug)]

@@ -2,14 +2,14 @@
 
 use super::{Edit, edit};
 
-const KEYS: &str = "src/store/keys.rs";
-const IDS: &str = "src/store/ids.rs";
-const PUSH: &str = "src/store/push.rs";
-const FENCE: &str = "src/fence.rs";
-const OPERATION_ACQUIRE: &str = "src/store/operations/acquire.rs";
-const REPLY: &str = "src/store/script/reply.rs";
-const CALL: &str = "src/store/redis/call.rs";
-const LABELS: &str = "src/store/operations/label.rs";
+const KEYS: &str = "src/protocol/keys.rs";
+const IDS: &str = "src/protocol/ids.rs";
+const PUSH: &str = "src/protocol/push.rs";
+const FENCE: &str = "src/types/fence.rs";
+const OPERATION_ACQUIRE: &str = "src/protocol/operations/acquire.rs";
+const REPLY: &str = "src/protocol/script/reply.rs";
+const CALL: &str = "src/servers/redis/call.rs";
+const LABELS: &str = "src/protocol/operations/label.rs";
 const DEADLINE: &str = "src/time/deadline.rs";
 const CALLS: &str = "src/engine/waitlist.rs";
 const RUNTIME: &str = "src/engine/runtime.rs";
@@ -18,28 +18,28 @@ const RENEWER: &str = "src/engine/background/renewer.rs";
 const PRESENCE: &str = "src/engine/presence.rs";
 const ACQUIRE: &str = "src/engine/acquire.rs";
 const CLOCK_OFFSET: &str = "src/time/clock_offset.rs";
-const GATE: &str = "src/gate.rs";
+const GATE: &str = "src/caller/gate.rs";
 const DEADLINE_QUEUE: &str = "src/time/deadline_queue.rs";
 const SCHEDULE: &str = "src/engine/waitlist/schedule.rs";
 const CLIENT: &str = "src/engine/client.rs";
 const CLOCK: &str = "src/time/clock.rs";
 const CLOCKS: &str = "src/engine/server_clocks.rs";
-const MANAGER: &str = "src/manager.rs";
-const GUARD: &str = "src/guard.rs";
+const MANAGER: &str = "src/api/manager.rs";
+const GUARD: &str = "src/api/guard.rs";
 const OWNED_HOLD: &str = "src/engine/hold/owned.rs";
 const HOLD: &str = "src/engine/hold.rs";
 const RETRY: &str = "src/engine/retry.rs";
 const DRIVER: &str = "src/engine/waitlist/driver.rs";
 const BACKGROUND: &str = "src/engine/background.rs";
-const LIST: &str = "src/manager/list.rs";
+const LIST: &str = "src/api/manager/list.rs";
 const OPERATOR: &str = "src/engine/operator.rs";
 const PENDING: &str = "src/engine/pending_calls.rs";
 const DURABILITY: &str = "src/engine/hold/durability.rs";
 const WAITLIST: &str = "src/engine/waitlist.rs";
 const WAITLISTS: &str = "src/engine/waitlist/registry.rs";
-const MEMORY: &str = "src/store/memory.rs";
-const MEMORY_LOCK: &str = "src/store/memory/lock.rs";
-const RULES: &str = "src/store/memory/rules.rs";
+const MEMORY: &str = "src/servers/memory.rs";
+const MEMORY_LOCK: &str = "src/protocol/rules/lock.rs";
+const RULES: &str = "src/protocol/rules.rs";
 const OUTSTANDING: &str = "src/sync/outstanding.rs";
 const WITHDRAWALS: &str = "src/engine/background/withdrawals.rs";
 
@@ -547,36 +547,36 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a push of a newer version is not understood", PUSH, "            Self::GRANTED => {", "            version if version != Self::KEPT => {", READERS),
     edit("a memory store in use drops entries that are over", MEMORY,
         "        rules.sweep(now);\n",
-        "", &["--lib store::memory::tests"]),
-    edit("a look in memory that would raise a fence too far is refused", "src/store/operations/look.rs",
-        "Some(self.floor).filter(|floor| *floor != self.renew.fence)", "None", &["--lib store::memory::tests"]),
+        "", &["--lib rules::tests", "--lib memory::tests"]),
+    edit("a look in memory that would raise a fence too far is refused", "src/protocol/operations/look.rs",
+        "Some(self.floor).filter(|floor| *floor != self.renew.fence)", "None", &["--lib rules::tests", "--lib memory::tests"]),
     edit("a store in memory refuses a floor too far ahead", MEMORY,
-        "if now.is_behind(floor) {", "if false {", &["--lib store::memory::tests"]),
+        "if now.is_behind(floor) {", "if false {", &["--lib rules::tests", "--lib memory::tests"]),
     edit("calls of one microsecond get tickets in their order", MEMORY,
         ".max(state.last_us + 1);",
-        ".max(1);", &["--lib store::memory::tests"]),
+        ".max(1);", &["--lib rules::tests", "--lib memory::tests"]),
     edit("a client that subscribes twice is told once", MEMORY,
         "if !clients.iter().any(|client| Arc::ptr_eq(client, self)) {",
-        "if true {", &["--lib store::memory::tests"]),
+        "if true {", &["--lib rules::tests", "--lib memory::tests"]),
     edit("a closed client subscribes to nothing", MEMORY,
         "        self.check()?;\n        let clients",
-        "        let clients", &["--lib store::memory::tests"]),
+        "        let clients", &["--lib rules::tests", "--lib memory::tests"]),
     edit("a waiter never shortens the time for which a store keeps a lock", MEMORY_LOCK,
         "self.kept_until = self.kept_until.max(until);",
-        "self.kept_until = until;", &["--lib store::memory::tests"]),
+        "self.kept_until = until;", &["--lib rules::tests", "--lib memory::tests"]),
     edit("a call in memory probes each client once", MEMORY_LOCK,
         "if unreachable.contains(request.client()) {",
-        "if false {", &["--lib store::memory"])
+        "if false {", &["--lib rules::tests", "--lib memory::tests"])
         .equal("the presence record is gone by then, so the client is skipped for the price of a look-up"),
     edit("a sweep leaves spin locks that are held", RULES,
         "self.spins.retain(|_, spin| spin.until > now.ms);",
-        "self.spins.clear();", &["--lib store::memory::tests"]),
+        "self.spins.clear();", &["--lib rules::tests", "--lib memory::tests"]),
     edit("a sweep leaves locks that are held", RULES,
         "self.locks.retain(|_, lock| lock.kept_until > now.ms);",
-        "self.locks.clear();", &["--lib store::memory::tests"]),
+        "self.locks.clear();", &["--lib rules::tests", "--lib memory::tests"]),
     edit("an expired call in memory does nothing", OPERATION_ACQUIRE,
         "if now.ms > not_after.ms() {",
-        "if false {", &["--lib store::memory::tests"]),
+        "if false {", &["--lib rules::tests", "--lib memory::tests"]),
     edit("a request id is cut only between its parts", IDS, "text.is_ascii()\n            && ", "", READERS),
     edit("a prefix never ends like a kind of key", KEYS,
         "\"unlock\", \"spin\",", "\"unlock\", \"queue\",", &["--test promises settings::"]),

@@ -2,13 +2,13 @@
 
 use super::{Edit, edit};
 
-const CONNECTOR: &str = "src/store/redis/connector.rs";
-const CREDENTIALS: &str = "src/store/redis/credentials.rs";
-const FAILURE: &str = "src/store/redis/failure.rs";
-const OF_THE_USER: &str = "src/credentials.rs";
-const SUBSCRIBER: &str = "src/store/redis/subscriber.rs";
-const SUCCESSION: &str = "src/store/redis/subscriber/succession.rs";
-const SUPERVISOR: &str = "src/store/redis/supervisor.rs";
+const CONNECTOR: &str = "src/servers/redis/connector.rs";
+const CREDENTIALS: &str = "src/servers/redis/credentials.rs";
+const FAILURE: &str = "src/servers/redis/failure.rs";
+const OF_THE_USER: &str = "src/types/credentials.rs";
+const SUBSCRIBER: &str = "src/servers/redis/subscriber.rs";
+const SUCCESSION: &str = "src/servers/redis/subscriber/succession.rs";
+const SUPERVISOR: &str = "src/servers/redis/supervisor.rs";
 
 const ROTATING: &[&str] = &["--test servers credentials::"];
 

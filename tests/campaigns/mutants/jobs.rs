@@ -3,14 +3,14 @@
 use super::lua::AGAINST_RULES;
 use super::{Edit, edit};
 
-const GUARD: &str = "src/guard.rs";
+const GUARD: &str = "src/api/guard.rs";
 const HAND_OVER: &str = "lua/lib/next_holder.lua";
 const HOLD: &str = "src/engine/hold.rs";
-const LOCK: &str = "src/lock/asking.rs";
-const LOCK_SET: &str = "src/lock_set.rs";
-const OPTIONS: &str = "src/options.rs";
+const LOCK: &str = "src/api/lock/asking.rs";
+const LOCK_SET: &str = "src/api/lock_set.rs";
+const OPTIONS: &str = "src/engine/options.rs";
 const RELEASE: &str = "lua/release.lua";
-const RULES: &str = "src/store/operations/release.rs";
+const RULES: &str = "src/protocol/operations/release.rs";
 const WAITLIST: &str = "src/engine/waitlist.rs";
 const WITHDRAW: &str = "lua/withdraw.lua";
 

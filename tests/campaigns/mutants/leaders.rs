@@ -2,9 +2,9 @@
 
 use super::{Edit, edit};
 
-const LEADERSHIP: &str = "src/leadership.rs";
-const TOKEN: &str = "src/guard/token.rs";
-const WATCH: &str = "src/lock/looking.rs";
+const LEADERSHIP: &str = "src/api/leadership.rs";
+const TOKEN: &str = "src/api/guard/token.rs";
+const WATCH: &str = "src/api/lock/looking.rs";
 
 const LEADERS: &[&str] = &[
     "--test promises leadership::in_memory",

@@ -3,13 +3,13 @@
 use super::{Edit, edit};
 
 const HOLD: &str = "src/engine/hold.rs";
-const LOCAL_QUEUE: &str = "src/local_queue.rs";
-const LOCK: &str = "src/lock/asking.rs";
-const MEMORY_LOCK: &str = "src/store/memory/lock.rs";
+const LOCAL_QUEUE: &str = "src/caller/local_queue.rs";
+const LOCK: &str = "src/api/lock/asking.rs";
+const MEMORY_LOCK: &str = "src/protocol/rules/lock.rs";
 const SHARED: &str = "src/engine/shared.rs";
-const TENURE: &str = "src/local_queue/tenure.rs";
-const TURN: &str = "src/local_queue/turn.rs";
-const TURNS: &str = "src/local_queue/turns.rs";
+const TENURE: &str = "src/caller/local_queue/tenure.rs";
+const TURN: &str = "src/caller/local_queue/turn.rs";
+const TURNS: &str = "src/caller/local_queue/turns.rs";
 
 const LOCAL: &[&str] = &["--lib local_queue"];
 const OF_A_HOLD: &[&str] = &["--lib hold::tests"];
@@ -29,8 +29,8 @@ pub(super) const EDITS: &[Edit] = &[
         "Some(last) if last > fence => ReleaseWhat::Turns { first: fence, last },", "Some(last) if last > fence => ReleaseWhat::Grant(fence),", LOCAL),
     edit("what is still held is named with the fence of its turn", SHARED, "hold.last_fence()", "hold.fence()", LOCAL),
     edit("in memory, too, a hold that ran out may have used all of its fences", MEMORY_LOCK,
-        "self.owner.as_ref().map_or(0, |_| RESERVED)", "0", &["--lib store::memory::tests"]),
-    edit("those that wait are callers", "src/lock/asking.rs", "        let _permit = lock.place().count_caller()?;\n", "", LOCAL),
+        "self.owner.as_ref().map_or(0, |_| RESERVED)", "0", &["--lib rules::tests", "--lib memory::tests"]),
+    edit("those that wait are callers", "src/api/lock/asking.rs", "        let _permit = lock.place().count_caller()?;\n", "", LOCAL),
     edit("a wait in the local queue ends at its bound", LOCAL_QUEUE, "            () = self.place().bound(&tenure.hold, began, until) => {}\n", "            () = self.place().bound(&tenure.hold, began, until), if false => {}\n", LOCAL),
     edit("a try makes no call while the lock is wanted here", LOCAL_QUEUE,
         "if let Some(busy) = self.busy(&tenure) {", "if let Some(busy) = self.busy::<Turn>(&tenure).filter(|_| false) {", LOCAL),

@@ -5,7 +5,7 @@ use super::{Edit, edit};
 const COUNTERS: &str = "src/engine/counters.rs";
 const RECORDED: &str = "src/engine/metrics/recorded.rs";
 const HOLD: &str = "src/engine/hold.rs";
-const LOCAL_QUEUE: &str = "src/local_queue.rs";
+const LOCAL_QUEUE: &str = "src/caller/local_queue.rs";
 const VOTES: &str = "src/quorum/votes.rs";
 
 const STATS: &[&str] = &["--lib stats::tests"];
@@ -44,10 +44,10 @@ pub(super) const EDITS: &[Edit] = &[
         "let name = if self.groups.len() < MAX_GROUPS {", "let name = if true {", METRICS),
     edit("what the server has confirmed is not pending", RECORDED,
         "        self.0.decrement(1.0);\n", "", METRICS),
-    edit("a group is 1 to 64 bytes without control characters", "src/options.rs",
+    edit("a group is 1 to 64 bytes without control characters", "src/engine/options.rs",
         "if group.is_empty() || group.len() > MAX_GROUP_BYTES || group.contains(char::is_control) {",
         "if group.is_empty() {", &["--test promises settings::"]),
-    edit("each connection that comes back is counted", "src/store/redis/supervisor.rs",
+    edit("each connection that comes back is counted", "src/servers/redis/supervisor.rs",
         "                listener.reopened(self.purpose.name(), self.connector.server());\n",
         "                let _ = listener;\n", &["--test face metrics::"]),
 ];

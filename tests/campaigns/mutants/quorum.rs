@@ -6,10 +6,10 @@ const ANSWERS: &str = "src/quorum/answers.rs";
 const BALLOT: &str = "src/quorum/ballot.rs";
 const FLOOR: &str = "src/engine/floor.rs";
 const HOLD: &str = "src/engine/hold.rs";
-const LOCK: &str = "src/lock.rs";
+const LOCK: &str = "src/api/lock.rs";
 const OPERATOR: &str = "src/quorum/operator.rs";
-const QUORUM: &str = "src/quorum.rs";
-const SETTINGS: &str = "src/manager/quorum.rs";
+const QUORUM: &str = "src/quorum/mod.rs";
+const SETTINGS: &str = "src/api/manager/quorum.rs";
 const VOTES: &str = "src/quorum/votes.rs";
 
 const IN_MEMORY: &[&str] = &["--lib quorum::tests"];
@@ -77,7 +77,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a try does not wait for a server that hangs if a majority have answered", BALLOT, "until.filter(|_| self.votes.are_too_few())", "until.filter(|_| false)", IN_MEMORY),
     edit("a server that may be away is not free", BALLOT, "                outstanding = 0;\n                break;", "                break;", IN_MEMORY),
     edit("a server that has never answered has no clock", FLOOR, ".filter_map(|clocks| clocks.latest_us(ServerId::default()))", ".map(|clocks| 1000 * clocks.server_time(ServerId::default()).unwrap_or_default().ms())", FLOORS),
-    edit("the order of arrival begins again when the clocks are set back", "src/quorum.rs", "Some(ahead) if ahead < MOST_AHEAD_US => last + 1,", "Some(_) => last + 1,", IN_MEMORY),
+    edit("the order of arrival begins again when the clocks are set back", "src/quorum/mod.rs", "Some(ahead) if ahead < MOST_AHEAD_US => last + 1,", "Some(_) => last + 1,", IN_MEMORY),
     edit("a late call of a ballot has a fresh floor", FLOOR, "floor.max(self.own)", "floor.min(self.own)", IN_MEMORY),
     edit("what ends a ballot without a hold has a fresh floor", FLOOR, "            (None, None) => self.at(now),", "            (None, None) => self.own,", FLOORS),
     edit("the first calls of a ballot have one floor", FLOOR, "if now > *fresh_until", "if now.after(FRESH) > *fresh_until", FLOORS),

@@ -2,7 +2,7 @@
 
 use super::{Edit, edit};
 
-const SET: &str = "src/lock_set.rs";
+const SET: &str = "src/api/lock_set.rs";
 
 const SETS: &[&str] = &["--test promises sets::"];
 

@@ -2,33 +2,33 @@
 
 use super::{Edit, edit};
 
-const ADDRESS: &str = "src/store/redis/address.rs";
-const CHANNELS: &str = "src/store/redis/subscriber/channels.rs";
-const SERVERS: &str = "src/store/redis/cluster/servers.rs";
-const CLUSTER: &str = "src/store/redis/cluster.rs";
-const COMMANDS: &str = "src/store/redis/commands.rs";
-const DISCOVERY: &str = "src/store/redis/cluster/discovery.rs";
-const CONNECTION: &str = "src/store/redis/connection.rs";
-const CONNECTOR: &str = "src/store/redis/connector.rs";
-const DIAL: &str = "src/store/redis/dial.rs";
-const FAILURE: &str = "src/store/redis/failure.rs";
-const LABELS: &str = "src/store/operations/label.rs";
-const LINK: &str = "src/store/redis/supervisor.rs";
-const BACKLOG: &str = "src/store/pipeline/backlog.rs";
-const INFO: &str = "src/store/redis/server_info.rs";
-const IN_FLIGHT: &str = "src/store/pipeline/in_flight.rs";
-const NAMES: &str = "src/store/redis/names.rs";
-const PIPELINE: &str = "src/store/pipeline.rs";
-const RELOAD: &str = "src/store/pipeline/reload.rs";
-const ROLE: &str = "src/store/redis/role.rs";
-const ROUNDS: &str = "src/store/redis/replication.rs";
-const SCRIPT_SET: &str = "src/store/redis/script_set.rs";
-const SENTINEL: &str = "src/store/redis/sentinel.rs";
-const SLOTS: &str = "src/store/redis/cluster/slots.rs";
-const SUBSCRIBER: &str = "src/store/redis/subscriber.rs";
-const TABLE: &str = "src/store/redis/cluster/table.rs";
-const WINDOW: &str = "src/store/pipeline/window.rs";
-const WATCH: &str = "src/store/redis/cluster/watch.rs";
+const ADDRESS: &str = "src/servers/redis/address.rs";
+const CHANNELS: &str = "src/servers/redis/subscriber/channels.rs";
+const SERVERS: &str = "src/servers/redis/cluster/servers.rs";
+const CLUSTER: &str = "src/servers/redis/cluster.rs";
+const COMMANDS: &str = "src/servers/redis/commands.rs";
+const DISCOVERY: &str = "src/servers/redis/cluster/discovery.rs";
+const CONNECTION: &str = "src/servers/redis/connection.rs";
+const CONNECTOR: &str = "src/servers/redis/connector.rs";
+const DIAL: &str = "src/servers/redis/dial.rs";
+const FAILURE: &str = "src/servers/redis/failure.rs";
+const LABELS: &str = "src/protocol/operations/label.rs";
+const LINK: &str = "src/servers/redis/supervisor.rs";
+const BACKLOG: &str = "src/servers/pipeline/backlog.rs";
+const INFO: &str = "src/servers/redis/server_info.rs";
+const IN_FLIGHT: &str = "src/servers/pipeline/in_flight.rs";
+const NAMES: &str = "src/servers/redis/names.rs";
+const PIPELINE: &str = "src/servers/pipeline.rs";
+const RELOAD: &str = "src/servers/pipeline/reload.rs";
+const ROLE: &str = "src/servers/redis/role.rs";
+const ROUNDS: &str = "src/servers/redis/replication.rs";
+const SCRIPT_SET: &str = "src/servers/redis/script_set.rs";
+const SENTINEL: &str = "src/servers/redis/sentinel.rs";
+const SLOTS: &str = "src/servers/redis/cluster/slots.rs";
+const SUBSCRIBER: &str = "src/servers/redis/subscriber.rs";
+const TABLE: &str = "src/servers/redis/cluster/table.rs";
+const WINDOW: &str = "src/servers/pipeline/window.rs";
+const WATCH: &str = "src/servers/redis/cluster/watch.rs";
 
 const ADDRESSES: &[&str] = &["--lib address::"];
 const CALLS: &[&str] = &["--lib calls"];
@@ -174,9 +174,9 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a waiting call ends when the pipeline is closed", PIPELINE, "let backlog = std::mem::take(&mut state.backlog);", "let backlog = ();", PIPELINE_TESTS),
     edit("calls of a former connection take no place in the window", PIPELINE, "            self.in_flight.start_over();\n", "", PIPELINE_TESTS),
 
-    edit("a status waits for the window", "src/store/operations/inspect.rs", "Priority::Ask", "Priority::Keep",
+    edit("a status waits for the window", "src/protocol/operations/inspect.rs", "Priority::Ask", "Priority::Keep",
         &["--lib script::", "--test servers faults::flood::"]),
-    edit("a renewal that a caller asks for waits for the window", "src/store/operations/renew.rs", "            true => Priority::End,\n", "            true => Priority::Keep,\n",
+    edit("a renewal that a caller asks for waits for the window", "src/protocol/operations/renew.rs", "            true => Priority::End,\n", "            true => Priority::Keep,\n",
         &["--lib script::", "--test servers faults::flood::"]),
     edit("a request for a label waits for the window", LABELS, "Priority::Ask", "Priority::Keep", &["--lib script::"]),
     edit("a search for locks waits for the window", COMMANDS, "RedisCommand::plain(Priority::Ask, \"SCAN\"", "RedisCommand::plain(Priority::Keep, \"SCAN\"", &["--lib commands::"]),
@@ -238,7 +238,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a replica is waited for", ROLE, "Err(Failure::NotExecuted(why(REPLICA)))", "Err(Failure::Refused(why(REPLICA)))", UNFIT),
     edit("the addresses of a name are checked one by one", DIAL, "    expected.check(&mut connection).await?;\n", "    let _ = (expected, &mut connection);\n", DIALLING),
     edit("the word of a replica counts for more than the silence of others", DIAL, "if !matches!(last, Failure::NotExecuted(_)) {", "if true {", DIALLING),
-    edit("connecting to a quorum fails if two URLs lead to one server", "src/manager/quorum.rs", "            return Err(Error::Refused(doubled));\n", "            let _ = doubled;\n", UNFIT),
+    edit("connecting to a quorum fails if two URLs lead to one server", "src/api/manager/quorum.rs", "            return Err(Error::Refused(doubled));\n", "            let _ = doubled;\n", UNFIT),
     edit("a server that has got another id is known by that", ROLE, "known.ids.insert(address.to_owned(), id.to_owned());", "known.ids.entry(address.to_owned()).or_insert_with(|| id.to_owned());", UNFIT),
     edit("a certificate may be for the host name that a server of a cluster announces", CONNECTOR, "(Err(Failure::Refused(_)), Some(config)) => self.dial_by(config).await,", "(Err(Failure::Refused(_)), Some(_)) if false => dialled,", &["--test servers by_tls"]),
     edit("an open connection is checked before it gets calls", LINK, "self.connector.open_for_calls().await?", "self.connector.open().await?", UNFIT),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use syn::{Attribute, Ident, Item, UseTree, Visibility};
 
@@ -46,7 +46,7 @@ impl Sources {
                     let name = item.ident.to_string();
                     let items = match item.content.take() {
                         Some((_, items)) => items,
-                        None => items_of(&folder.join(&name).with_extension("rs")),
+                        None => items_of(&file_of(&folder.join(&name))),
                     };
                     let mut inner = conditions.clone();
                     inner.extend(conditions_of(&item.attrs));
@@ -131,6 +131,16 @@ fn joined(path: &str, rest: &str) -> String {
         path.to_owned()
     } else {
         format!("{path}::{rest}")
+    }
+}
+
+/// The file of a module with this folder.
+fn file_of(folder: &Path) -> PathBuf {
+    let inside = folder.join("mod.rs");
+    if inside.exists() {
+        inside
+    } else {
+        folder.with_extension("rs")
     }
 }
 

@@ -7,13 +7,13 @@ use tokio::time::sleep;
 use super::*;
 use crate::engine::background::MOST_PENDING;
 use crate::engine::shared::Shared;
-use crate::error::{Error, ServerError};
-use crate::store::{ConnectionId, ServerId, Stamp};
+use crate::protocol::{ConnectionId, ServerId, Stamp};
 use crate::sync::outstanding::Outstanding;
 use crate::tests::scripted_store;
 use crate::tests::scripted_store::Fate;
 use crate::time::clock_offset::Sample;
 use crate::time::deadline_queue::GivesUp;
+use crate::types::error::{Error, ServerError};
 use crate::{Lock, LockManager, MemoryStore};
 
 /// Shorter than the heartbeat.

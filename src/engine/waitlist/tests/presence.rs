@@ -35,7 +35,7 @@ async fn next_request_after_a_late_grant_opens_the_record() {
     let first = waitlist.first().unwrap();
     let request = locked(&waitlist.state).waiters[&first].request.clone();
     let grant = Grant {
-        fence: crate::fence::Fence::new(1).unwrap(),
+        fence: crate::types::fence::Fence::new(1).unwrap(),
         deadline: ServerTime::default(),
         pushed: true,
         slot: None,

@@ -1,8 +1,8 @@
 //! Cases that random calls never or rarely reach.
 
 use super::*;
-use crate::permits::MOST_PERMITS;
-use crate::store::{Contended, Grant, Mode, ReleaseOutcome, Renewed};
+use crate::protocol::{Contended, Grant, Mode, ReleaseOutcome, Renewed};
+use crate::types::permits::MOST_PERMITS;
 
 const SECOND_US: u64 = 1_000_000;
 

@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 
 use super::super::step::{SHORTEST_HEARTBEAT_MS, Trouble};
-use crate::permits::MOST_PERMITS;
-use crate::store::Mode;
+use crate::protocol::Mode;
+use crate::types::permits::MOST_PERMITS;
 
 pub(super) const CLIENTS: usize = 4;
 pub(super) const REQUESTS: usize = 24;

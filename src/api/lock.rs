@@ -1,0 +1,652 @@
+//! A lock: a name and options. Making one does no I/O.
+
+mod asking;
+mod looking;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::api::guard::LockGuard;
+use crate::caller::local_queue::LocalQueues;
+use crate::caller::place::Place;
+use crate::caller::place::held::not_kept_in_a_quorum;
+use crate::engine::client::Client;
+use crate::engine::counters::Outcome;
+use crate::engine::options::{LockOptions, check_group};
+use crate::protocol::keys::Keys;
+use crate::time::deadline::LeaseTerms;
+use crate::types::error::{Error, Invalid, Result};
+use crate::types::fence::Fence;
+use crate::types::owner::Owner;
+use crate::types::permits::{Gives, Permits};
+use crate::types::status::Kind;
+
+/// A named lock and the options for acquiring it.
+///
+/// A `Lock` is cheap to create and to clone, and neither does any I/O. A name or an option that is not
+/// allowed makes the first call fail with [`Error::Invalid`].
+///
+/// # Order
+/// Waiters get the lock in the order in which the server queued them, in a
+/// [quorum](crate::Quorum) in the order of their first polls, by the servers' clocks.
+/// Waiters of one process get it in the order in which their futures were **first polled**: a future that was
+/// never polled has no place in the queue. In a `select!` loop, `pin!` the future outside the loop. A future
+/// that is created again in each iteration goes to the end of the queue each time.
+///
+/// # Exclusion
+/// Without an [`owner`](Self::owner), every acquisition excludes every other one, even within one task:
+/// acquiring a lock again while holding it waits for itself. Two applications that use the same server share
+/// the names, unless their managers have different prefixes.
+///
+/// # Examples
+/// ```
+/// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+/// # let locks = fairlock::LockManager::in_memory();
+/// use std::time::Duration;
+///
+/// let report = locks.lock("report:nightly").max_hold(Duration::from_secs(600));
+/// let guard = report.acquire().await?;
+/// println!("{} is held", report.name());
+/// guard.release().await?;
+/// # Ok(()) }
+/// ```
+#[doc(alias = "mutex")]
+#[doc(alias = "Mutex")]
+#[derive(Clone)]
+#[must_use = "a lock does nothing until it is acquired"]
+pub struct Lock {
+    queues: Arc<LocalQueues>,
+    name: Arc<str>,
+    /// The keys and the channel, or the reason why the name is refused. The first call returns it.
+    keys: Result<(Arc<Keys>, Arc<str>), Invalid>,
+    gives: Gives,
+    options: LockOptions,
+    owner: Option<Owner>,
+}
+
+impl Lock {
+    pub(crate) fn new(queues: &Arc<LocalQueues>, gives: Gives, name: &str) -> Lock {
+        let client = queues.place().client();
+        let keys = Keys::of_kind(gives.kind(), &client.options.prefix, name).map(|keys| {
+            let channel = keys.channel_of(&client.id);
+            (Arc::new(keys), channel)
+        });
+        Lock {
+            queues: Arc::clone(queues),
+            name: name.into(),
+            keys,
+            gives,
+            options: LockOptions::default(),
+            owner: None,
+        }
+    }
+
+    /// Returns the name, as it was given to [`LockManager::lock`](crate::LockManager::lock).
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Waits for the lock, first come, first served.
+    ///
+    /// The future borrows nothing, so it can be spawned. It takes its place in the queue when it is first
+    /// polled.
+    ///
+    /// # Errors
+    /// - [`Error::Unavailable`] if no server has answered for the
+    ///   [`server_timeout`](crate::LockManagerBuilder::server_timeout) (10 s by default). A wait without a
+    ///   bound ends too.
+    /// - [`Error::NoQuorum`] in its place in a quorum, if no majority of the servers has answered for that
+    ///   long, or if they have [started recently](crate::Quorum::longest_lease) and grant nothing
+    ///   yet.
+    /// - [`Error::NotReplicated`] if the grant has to be confirmed by
+    ///   [`replicas`](crate::LockManagerBuilder::replicas) and is not.
+    /// - [`Error::TooManyHolds`] if the [`Owner`] already holds the lock 256 times.
+    /// - [`Error::Refused`], [`Error::Invalid`], [`Error::QueueFull`] or [`Error::Closed`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future at any point leaves no holder and no queue entry. A grant that was already on its
+    /// way goes to the next waiter at once. The place in the queue is lost.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// let lock = locks.lock("invoice:42");
+    /// let guard = lock.acquire().await?;
+    /// let next = tokio::spawn(lock.acquire()); // waits until `guard` is released
+    /// guard.release().await?;
+    /// # next.await.unwrap()?.release().await?;
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias = "lock")]
+    pub fn acquire(&self) -> impl Future<Output = Result<LockGuard>> + Send + use<> {
+        asking::acquire(self.clone(), None)
+    }
+
+    /// Waits for the lock for this long at most. With zero it makes one attempt, as
+    /// [`try_acquire`](Self::try_acquire) does, and this takes as long as the server takes to answer.
+    ///
+    /// An outage is told after the [`server_timeout`](crate::LockManagerBuilder::server_timeout), if that is
+    /// shorter. Otherwise it is told up to 20 ms after the time is over, since the last replies are still
+    /// read.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`] if the time is over. If no server has answered any call meanwhile, it is
+    /// [`Error::Unavailable`], and in a quorum [`Error::NoQuorum`] if too few have. Otherwise as for
+    /// [`acquire`](Self::acquire).
+    ///
+    /// # Cancel safety
+    /// As for [`acquire`](Self::acquire).
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// # let lock = locks.lock("invoice:42");
+    /// use std::time::Duration;
+    /// use fairlock::Error;
+    ///
+    /// # let _held = lock.acquire().await?;
+    /// match lock.acquire_timeout(Duration::from_secs(2)).await {
+    ///     Ok(guard) => guard.release().await?,
+    ///     Err(Error::Timeout { waited, .. }) => println!("busy for {waited:?}"),
+    ///     Err(error) => return Err(error),
+    /// }
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias = "try_lock_for")]
+    #[doc(alias = "wait")]
+    pub fn acquire_timeout(&self, wait: Duration) -> impl Future<Output = Result<LockGuard>> + Send + use<> {
+        asking::acquire(self.clone(), Some(wait))
+    }
+
+    /// Takes the lock if it is free and has no waiters. The call never waits for the lock, and never
+    /// overtakes a waiter. It waits for the server's answer alone, for 2 s at most (or a shorter
+    /// [`server_timeout`](crate::LockManagerBuilder::server_timeout)). In a quorum, several such calls at the
+    /// same moment may all find it busy.
+    ///
+    /// # Errors
+    /// As for [`acquire`](Self::acquire), but sooner: [`Error::Unavailable`] or [`Error::NoQuorum`] if there
+    /// is no answer within those 2 s. [`Error::Busy`] if the lock is held, or others wait for it.
+    ///
+    /// # Cancel safety
+    /// Dropping the future at any point leaves no holder.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// use fairlock::Error;
+    ///
+    /// match locks.lock("cron:cleanup").try_acquire().await {
+    ///     Ok(guard) => guard.release().await?, // after the clean-up
+    ///     Err(Error::Busy { .. }) => println!("runs elsewhere"),
+    ///     Err(error) => return Err(error),
+    /// }
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias = "try_lock")]
+    pub fn try_acquire(&self) -> impl Future<Output = Result<LockGuard>> + Send + use<> {
+        asking::attempt(self.clone(), Outcome::Busy)
+    }
+
+    /// Waits for the lock, runs the work, and releases the lock.
+    ///
+    /// The work gets the fencing token. If the lease is lost, the work is dropped, as by
+    /// [`LockGuard::run`]. The future does not borrow the lock, so it can be spawned.
+    /// It takes its place in the queue when it is first polled.
+    ///
+    /// # Errors
+    /// As for [`acquire`](Self::acquire), and [`Error::Lost`] if the work was stopped, or
+    /// if the lease no longer covered its end. The work's own result stays nested, as with
+    /// `tokio::time::timeout`.
+    ///
+    /// The result of work that is done waits for the server for 10 ms at most. A release that is confirmed
+    /// later goes on by itself, and a failure of it is reported at WARN alone. Await
+    /// [`LockManager::close`](crate::LockManager::close) before the program ends, so that nothing is cut off.
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops the work and releases the lock.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// # async fn settle(_account: u32, _fence: fairlock::Fence) {}
+    /// use tokio::task::JoinSet;
+    ///
+    /// let mut set = JoinSet::new();
+    /// for account in [1, 2, 3] {
+    ///     let lock = locks.lock(format!("account:{account}"));
+    ///     set.spawn(lock.with(async move |fence| settle(account, fence).await));
+    /// }
+    /// for settled in set.join_all().await {
+    ///     settled?;
+    /// }
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias = "synchronized")]
+    pub fn with<F, W>(&self, work: F) -> impl Future<Output = Result<W::Output>> + use<F, W>
+    where
+        F: FnOnce(Fence) -> W,
+        W: Future,
+    {
+        self.clone().run_within(None, work)
+    }
+
+    /// Does the same as [`with`](Self::with), and waits for the lock for `wait` at most. The work itself has
+    /// no time limit.
+    ///
+    /// # Errors
+    /// As for [`acquire_timeout`](Self::acquire_timeout) and [`with`](Self::with).
+    ///
+    /// # Cancel safety
+    /// As for [`with`](Self::with).
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// # let lock = locks.lock("invoice:42");
+    /// # async fn charge(_fence: fairlock::Fence) -> u32 { 7 }
+    /// use std::time::Duration;
+    ///
+    /// let receipt = lock.with_timeout(Duration::from_secs(2), charge).await?;
+    /// assert_eq!(receipt, 7);
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias = "synchronized")]
+    pub fn with_timeout<F, W>(
+        &self,
+        wait: Duration,
+        work: F,
+    ) -> impl Future<Output = Result<W::Output>> + use<F, W>
+    where
+        F: FnOnce(Fence) -> W,
+        W: Future,
+    {
+        self.clone().run_within(Some(wait), work)
+    }
+
+    /// Refuses what is wrong with the name or the settings, before anything is sent.
+    pub(crate) fn check(&self) -> Result<()> {
+        self.open().map(drop)
+    }
+
+    pub(crate) fn has_manager_of(&self, other: &Lock) -> bool {
+        Arc::ptr_eq(&self.queues, &other.queues)
+    }
+
+    pub(crate) fn has_settings_of(&self, other: &Lock) -> bool {
+        self.gives == other.gives && self.options == other.options && self.owner == other.owner
+    }
+
+    /// How long each of its guards keeps it taken at least.
+    pub(crate) fn kept_for(&self) -> Option<Duration> {
+        self.options.at_least
+    }
+
+    pub(crate) fn kind(&self) -> Kind {
+        self.gives.kind()
+    }
+
+    /// What tells it from the other locks of its manager. Sets acquire their locks in this order.
+    pub(crate) fn id(&self) -> (Kind, &str) {
+        (self.kind(), &self.name)
+    }
+
+    pub(crate) fn client(&self) -> &Arc<Client> {
+        self.place().client()
+    }
+
+    fn place(&self) -> &Place {
+        self.queues.place()
+    }
+
+    /// Refuses what is wrong before anything is sent. Returns the keys, the terms of the lease, how many
+    /// turns a hold may serve, and the permits that it takes, unless this is a plain lock.
+    fn open(&self) -> Result<(Arc<Keys>, LeaseTerms, u16, Option<Permits>)> {
+        if let Place::Quorum(_) = self.place() {
+            self.check_in_a_quorum()?;
+        }
+        let terms = self.options.terms(&self.client().options)?;
+        let permits = self.taken_permits()?;
+        let turns = match permits {
+            None => self.options.turns(&self.client().options)?,
+            Some(_) => 1,
+        };
+        if let Some(group) = &self.options.group {
+            check_group(group)?;
+        }
+        let (keys, _) = self.keys()?;
+        self.client().check_open()?;
+        self.place().start();
+        Ok((Arc::clone(keys), terms, turns, permits))
+    }
+
+    /// The permits that a guard takes, unless this is a plain lock. Refuses settings that only that can have.
+    fn taken_permits(&self) -> Result<Option<Permits>, Invalid> {
+        let permits = self.gives.permits(self.options.permits)?;
+        let refused = match permits {
+            None => None,
+            Some(_) if self.owner.is_some() => Some("owner"),
+            Some(_) => self.options.local_handoffs.map(|_| "local_handoffs"),
+        };
+        match refused {
+            None => Ok(permits),
+            Some(setting) => Err(Invalid::new(format!(
+                "{setting}: must not be set for a semaphore or a read/write lock"
+            ))),
+        }
+    }
+
+    fn check_in_a_quorum(&self) -> Result<(), Invalid> {
+        self.gives.check_in_a_quorum()?;
+        if self.owner.is_some() {
+            return Err(Invalid::new(
+                "owner: must not be set in a quorum, where no lock is re-entrant",
+            ));
+        }
+        if self.options.at_least.is_some() {
+            return Err(not_kept_in_a_quorum());
+        }
+        Ok(())
+    }
+
+    fn keys(&self) -> Result<&(Arc<Keys>, Arc<str>)> {
+        self.keys
+            .as_ref()
+            .map_err(|invalid| Error::Invalid(invalid.clone()))
+    }
+
+    async fn run_within<F, W>(self, wait: Option<Duration>, work: F) -> Result<W::Output>
+    where
+        F: FnOnce(Fence) -> W,
+        W: Future,
+    {
+        let guard = asking::acquire(self, wait).await?;
+        let output = guard.run(work(guard.fence())).await?;
+        guard.check()?;
+        guard.release_after_work().await?;
+        Ok(output)
+    }
+}
+
+// How a lock is held: its lease, the limit of its hold, and its owner.
+impl Lock {
+    /// Sets the length of the lease: the server keeps a hold for this long without a renewal (100 ms to 1
+    /// day; the default is [that of the manager](crate::LockManagerBuilder::lease)). In a quorum it is at
+    /// most the [`longest_lease`](crate::Quorum::longest_lease). The lease is renewed for as long as the
+    /// guard lives.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// use std::time::Duration;
+    ///
+    /// // If this process dies, the next waiter gets the lock after about 5 s.
+    /// let lock = locks.lock("import").lease(Duration::from_secs(5));
+    /// let guard = lock.acquire().await?;
+    /// assert_eq!(guard.lease().length, Duration::from_secs(5));
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias = "ttl")]
+    pub fn lease(mut self, lease: Duration) -> Lock {
+        self.options.lease = Some(lease);
+        self
+    }
+
+    /// Sets whether the lease is renewed while the guard lives (default `true`). If it is not, the hold ends
+    /// one lease after its grant, whatever happens, and the lease can have up to 30 days (in a quorum up to
+    /// the [`longest_lease`](crate::Quorum::longest_lease)). If the process dies, the lock stays taken until
+    /// then. ShedLock calls such a lease `lockAtMostFor`.
+    /// [`LockGuard::renew`](crate::LockGuard::renew) is [`Error::Invalid`](crate::Error::Invalid) then.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// use std::time::Duration;
+    ///
+    /// let lock = locks.lock("newsletter").lease(Duration::from_millis(100)).renew(false);
+    /// let guard = lock.acquire().await?;
+    /// tokio::time::sleep(Duration::from_millis(200)).await;
+    /// assert!(guard.is_lost()); // nothing has renewed it
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias = "fixed_lease")]
+    pub fn renew(mut self, renew: bool) -> Lock {
+        self.options.fixed = !renew;
+        self
+    }
+
+    /// Limits how long the lock can be held (at least 100 ms; `None`, the default, is no limit), so that a
+    /// stuck job does not hold it for ever. The hold ends this long after its grant by the clock of the
+    /// server or of this machine, whichever comes first.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// use std::time::Duration;
+    /// use fairlock::{Error, HoldEnd};
+    ///
+    /// let guard = locks.lock("import").max_hold(Duration::from_secs(60)).acquire().await?;
+    /// let stuck = guard.run(std::future::pending::<()>()).await;
+    /// assert!(matches!(stuck, Err(Error::Lost(lost)) if lost.reason == HoldEnd::MaxHold));
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias = "watchdog")]
+    pub fn max_hold(mut self, max_hold: impl Into<Option<Duration>>) -> Lock {
+        self.options.max_hold = max_hold.into();
+        self
+    }
+
+    /// Keeps the lock taken until so long after its grant, even if it is released earlier (1 ms to 30 days,
+    /// and no longer than [`max_hold`](Self::max_hold) or a lease that is not [renewed](Self::renew); `None`
+    /// is the default). In a quorum this is [`Invalid`](crate::Error::Invalid): keep the guard for that long
+    /// there.
+    ///
+    /// This is for jobs that all instances of a service start at about the same time. One of them takes the
+    /// lock with [`try_acquire`](Self::try_acquire), and does the work. If it was done within a moment, an
+    /// instance whose clock is late would still find the lock free, and do the work again. So choose a time
+    /// that is longer than the clocks differ, and shorter than the interval of the job. ShedLock calls it
+    /// `lockAtLeastFor`.
+    ///
+    /// While the work goes on, the lease is renewed as usual. A release sets the time until which the lock
+    /// stays taken, and nobody renews that. The time counts from the grant, by the server's clock in whole
+    /// milliseconds, so it can be shorter by less than one. In a [set](crate::LockSet) it counts from the
+    /// moment when all locks are held. A call that returns no guard keeps nothing. Others can wait for the
+    /// end of the time: they sleep, and learn it when they ask. [`status`](Self::status) shows the lock as
+    /// [`kept`](crate::Holder::kept), and [`force_release`](Self::force_release) ends it.
+    ///
+    /// [`LockGuard::at_least`] sets another time, or none, for one guard: for work that has failed, and that
+    /// another instance shall do.
+    ///
+    /// It needs a release, which dropping the guard is too. If the process dies, or the lease is lost, the
+    /// lock is free when the lease ends, so that another instance can do the work. If it should stay taken
+    /// then, give it a lease of that length which is not [renewed](Self::renew). A server that restarts
+    /// without an append-only file forgets both.
+    ///
+    /// If the lock has an [`owner`](Self::owner), the guard that is released last counts. While the lock is
+    /// kept, its owner has to wait like all others. A lock with `at_least` takes no part in [local
+    /// hand-off](Self::local_handoffs).
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// use std::time::Duration;
+    /// use fairlock::Error;
+    ///
+    /// let nightly = locks
+    ///     .lock("job:nightly")
+    ///     .at_least(Duration::from_secs(50)) // no second run within the minute
+    ///     .max_hold(Duration::from_secs(3600)); // a job that hangs loses the lock
+    /// let guard = nightly.try_acquire().await?;
+    /// // ... the work, which takes a second today ...
+    /// guard.release().await?;
+    /// assert!(matches!(nightly.try_acquire().await, Err(Error::Busy { .. })));
+    /// tokio::time::sleep(Duration::from_secs(50)).await;
+    /// assert!(nightly.try_acquire().await.is_ok());
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias = "lockAtLeastFor")]
+    #[doc(alias = "cooldown")]
+    pub fn at_least(mut self, at_least: impl Into<Option<Duration>>) -> Lock {
+        self.options.at_least = at_least.into();
+        self
+    }
+
+    /// Sets how many guards of this process may have the lock one after the other before it is handed to the
+    /// next process (1 to 1,000; 1 is off; the default is
+    /// [that of the manager](crate::LockManagerBuilder::local_handoffs)).
+    ///
+    /// A hand-over to another process takes a round trip. With this setting, a process that has the lock
+    /// hands it on inside itself first, which takes about a microsecond and no call. This is a *tenure*: one
+    /// hold on the server or in the quorum, with one lease, in which up to `turns` guards have their turns.
+    /// Each has a fence of its own, larger than all before.
+    ///
+    /// # Order
+    /// Inside a process, waiters have the lock in arrival order. Processes take their turns first come, first
+    /// served. But the order over all waiters of all processes is lost. A waiter is delayed by at most
+    /// one tenure of each process that queued before: `turns` turns, or 10 ms and one turn. A process whose
+    /// waiters have this setting off has one turn at a time.
+    ///
+    /// # When to use it
+    /// It is worth it if several tasks of a process want the lock at the same time and hold it for less than
+    /// a round trip. It changes nothing if each process has one waiter, or if turns last longer than 10 ms.
+    ///
+    /// # What is different
+    /// - A release that hands the lock on inside the process does not ask the server. It checks the lease by
+    ///   the local clock, and returns at once.
+    /// - [`status`](Self::status) shows the first fence of the tenure for all of its turns, and counts each
+    ///   process that waits once. [`force_release`](Self::force_release) with that fence ends the tenure.
+    /// - If the lease is lost, so is that of the present turn. Those that wait in the process wait on.
+    /// - [`try_acquire`](Self::try_acquire) finds the lock busy, without a call, while somebody in this
+    ///   process has it or waits for it.
+    /// - A lock with an [`owner`](Self::owner), a lease that is not [renewed](Self::renew), a
+    ///   [`max_hold`](Self::max_hold) or an [`at_least`](Self::at_least) takes no part. Neither does
+    ///   [`SpinLock`](crate::spin::SpinLock). Locks of one name with other leases or another number of turns
+    ///   have tenures of their own.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// use tokio::task::JoinSet;
+    ///
+    /// let counter = locks.lock("counter").local_handoffs(64);
+    /// let mut set = JoinSet::new();
+    /// for _ in 0..1_000 {
+    ///     set.spawn(counter.with(async |fence| fence)); // a step that is over in a moment
+    /// }
+    /// let fences: Vec<_> = set.join_all().await.into_iter().collect::<fairlock::Result<_>>()?;
+    /// # let mut sorted = fences.clone();
+    /// # sorted.sort();
+    /// # sorted.dedup();
+    /// # assert_eq!(sorted.len(), 1_000);
+    /// assert!(locks.stats().local_handoffs > 0);
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias = "cohort")]
+    pub fn local_handoffs(mut self, turns: u32) -> Lock {
+        self.options.local_handoffs = Some(turns);
+        self
+    }
+
+    /// Sets how many permits of a [semaphore](crate::LockManager::semaphore) a guard takes (1, the default,
+    /// to its capacity). For any other lock it is [`Invalid`](crate::Error::Invalid).
+    ///
+    /// The guard has all of them or none. While a request waits for several, the permits that are free stay
+    /// free for it, and later requests wait behind it.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// let bulk = locks.semaphore("api", 10).permits(3).acquire().await?;
+    /// let status = locks.semaphore("api", 10).status().await?;
+    /// assert_eq!(status.permits_in_use, 3);
+    /// # drop(bulk);
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias = "acquire_many")]
+    pub fn permits(mut self, permits: u32) -> Lock {
+        self.options.permits = Some(permits);
+        self
+    }
+
+    /// Sets the group in which the [metrics](https://docs.rs/crate/fairlock/latest/source/docs/metrics.md)
+    /// count the lock (1 to 64 bytes without control characters). It changes nothing else.
+    ///
+    /// The default is the name up to its first colon: `invoice` for `invoice:42`. Of a hash tag, the braces
+    /// do not count: `user` for `{user:7}:cart`. A name without a colon is a group of its own, and each group
+    /// is a set of time series. So set the group of locks whose names have no colon, unless there are few of
+    /// them. A client distinguishes 1,000 groups, and counts all further ones as `other`.
+    ///
+    /// Without the feature `metrics` it has no effect, and is checked all the same. So a library can name the
+    /// groups of its locks, and its application decides whether to record them.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// let customer = "b9ef64a2-6b0f-4bb8-a3a4-2d1f4a3d8f6c";
+    /// let guard = locks.lock(customer).group("customer").acquire().await?;
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias = "label")]
+    #[doc(alias = "metrics")]
+    pub fn group(mut self, group: impl AsRef<str>) -> Lock {
+        self.options.group = Some(group.as_ref().into());
+        self
+    }
+
+    /// Sets the owner on whose behalf the lock is acquired. The lock is re-entrant for its owner. In a quorum
+    /// no lock is re-entrant, and every call of a lock with an owner fails with
+    /// [`Error::Invalid`](crate::Error::Invalid).
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// use fairlock::Owner;
+    ///
+    /// let lock = locks.lock("tree").owner(&Owner::new());
+    /// let outer = lock.acquire().await?;
+    /// let inner = lock.acquire().await?; // without an owner, this would wait for `outer`
+    /// assert_eq!(inner.fence(), outer.fence());
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias = "reentrant")]
+    pub fn owner(mut self, owner: &Owner) -> Lock {
+        self.owner = Some(owner.clone());
+        self
+    }
+
+    /// The same lock, whose waits are campaigns.
+    pub(crate) fn led(mut self) -> Lock {
+        self.options.is_led = true;
+        self
+    }
+}
+
+impl fmt::Debug for Lock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lock")
+            .field("name", &self.name)
+            .field("gives", &self.gives)
+            .field("options", &self.options)
+            .field("owner", &self.owner)
+            .finish_non_exhaustive()
+    }
+}

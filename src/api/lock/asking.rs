@@ -1,0 +1,157 @@
+//! How a lock is asked for: the span of a call, the way to its place, and how its end is counted.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tracing::Instrument;
+use tracing::field::Empty;
+
+use super::Lock;
+use crate::api::guard::LockGuard;
+use crate::caller::local_queue::TenureParams;
+use crate::engine::acquire::{AcquireParams, Tried, timed_out};
+use crate::engine::counters::{Ask, How, Outcome};
+use crate::time::clock::LocalTime;
+use crate::types::error::{Error, Result};
+
+/// Waits for the lock, for this long at most.
+pub(super) async fn acquire(lock: Lock, wait: Option<Duration>) -> Result<LockGuard> {
+    let began = lock.client().now();
+    let span = tracing::debug_span!(
+        "fairlock.acquire",
+        lock.name = &*lock.name,
+        lock.fence = Empty,
+        lock.votes = Empty,
+        lock.local_handoff = Empty,
+        lock.outcome = Empty,
+        wait_ms = Empty
+    );
+    let mut ask = None;
+    let acquired = {
+        // Pinned here, since a future that is passed on is copied.
+        let asking = pin!(acquire_held(&lock, began, wait, &mut ask));
+        let asking = asking.instrument(span.clone());
+        lock.client().runtime.serves(asking).await
+    };
+    let now = lock.client().now();
+    let waited = now.since(began);
+    if let Some(ask) = &mut ask {
+        match &acquired {
+            Ok(guard) => guard.begin(lock.place().counters(), ask.acquired(guard.how(), waited, now)),
+            Err(error) => ask.failed(error),
+        }
+    }
+    let outcome = match &acquired {
+        Ok(guard) => {
+            span.record("lock.fence", guard.fence().get());
+            if let Some(votes) = guard.votes() {
+                span.record("lock.votes", votes);
+            }
+            if guard.how() == How::LocalHandoff {
+                span.record("lock.local_handoff", true);
+            }
+            "acquired"
+        }
+        Err(Error::Timeout { .. }) => "timeout",
+        Err(_) => "error",
+    };
+    let wait_ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
+    span.record("lock.outcome", outcome).record("wait_ms", wait_ms);
+    acquired
+}
+
+/// `ask` is set once the call asks for the lock.
+async fn acquire_held<'a>(
+    lock: &'a Lock,
+    began: LocalTime,
+    wait: Option<Duration>,
+    ask: &mut Option<Ask<'a>>,
+) -> Result<LockGuard> {
+    // Beyond the end of time is no bound.
+    let until = wait.and_then(|wait| Instant::now().checked_add(wait));
+    if until.is_none_or(|until| until > Instant::now()) {
+        let tenure = params(lock)?;
+        let group = &tenure.hold.group;
+        let counters = lock.place().counters();
+        *ask = Some(match lock.options.is_led {
+            true => counters.campaign(group),
+            false => counters.wait(group, began),
+        });
+        // A tenure is no caller: those that wait for it are counted.
+        let _permit = lock.place().count_caller()?;
+        if tenure.turns > 1 {
+            // On the heap, so that those without it do not carry it along.
+            let turn = Box::pin(lock.queues.acquire(&tenure, began, until));
+            return Ok(LockGuard::of_turn(turn.await?));
+        }
+        return Ok(LockGuard::new(
+            lock.queues.gate().acquire(&tenure.hold, until).await?,
+        ));
+    }
+    // On the heap, so that those that wait do not carry it along.
+    match Box::pin(attempt(lock.clone(), Outcome::Timeout)).await {
+        Err(Error::Busy { ttl, .. }) => Err(timed_out(lock.client(), began, ttl)),
+        tried => tried,
+    }
+}
+
+/// Asks once. If the lock is busy, the call counts as ended in this way.
+pub(super) async fn attempt(lock: Lock, if_busy: Outcome) -> Result<LockGuard> {
+    let tenure = params(&lock)?;
+    let mut ask = lock.place().counters().attempt(&tenure.hold.group);
+    let trying = pin!(async {
+        if tenure.turns > 1 {
+            let tried = Box::pin(lock.queues.try_acquire(tenure)).await;
+            held(tried?, LockGuard::of_turn)
+        } else {
+            let tried = lock.place().try_acquire(tenure.hold).await;
+            held(tried?, LockGuard::new)
+        }
+    });
+    let tried = lock.client().runtime.serves(trying).await;
+    match &tried {
+        Ok(guard) => {
+            let now = lock.client().now();
+            guard.begin(
+                lock.place().counters(),
+                ask.acquired(guard.how(), Duration::ZERO, now),
+            );
+        }
+        Err(Error::Busy { .. }) => ask.end(if_busy),
+        Err(error) => ask.failed(error),
+    }
+    tried
+}
+
+/// The guard of what a try got.
+fn held<T>(tried: Tried<T>, guard: impl FnOnce(T) -> LockGuard) -> Result<LockGuard> {
+    match tried {
+        Tried::Held(held) => Ok(guard(held)),
+        Tried::Busy { ttl, ahead: waiting } => Err(Error::Busy { ttl, waiting }),
+    }
+}
+
+/// What is asked for. Refuses what is wrong before anything is sent.
+fn params(lock: &Lock) -> Result<TenureParams> {
+    let (keys, terms, turns, permits) = lock.open()?;
+    let (_, channel) = lock.keys()?;
+    // A hold with an owner, or whose length is limited, is for one guard alone.
+    let is_plain =
+        lock.owner.is_none() && !terms.fixed && terms.max_hold.is_none() && terms.at_least.is_none();
+    let metrics = &lock.place().counters().metrics;
+    let hold = AcquireParams {
+        keys,
+        channel: Arc::clone(channel),
+        terms,
+        owner: lock.owner.clone(),
+        permits,
+        group: metrics.group(&lock.name, lock.options.group.as_ref()),
+        vote: None,
+    };
+    Ok(TenureParams {
+        hold,
+        turns: if is_plain { turns } else { 1 },
+    })
+}

@@ -1,0 +1,110 @@
+//! A turn: what one guard has of a tenure.
+
+use std::sync::Arc;
+
+use super::LocalQueue;
+use super::turns::Turns;
+use crate::caller::place::held::{Held, HoldRef};
+use crate::engine::client::Client;
+use crate::engine::counters::{End, How};
+use crate::types::error::{Lost, Result};
+use crate::types::fence::Fence;
+
+/// The lock, for one guard. When it is dropped, the next waiter here has its turn, or the tenure is released.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    /// `None` once the turn is over.
+    held: Option<Held>,
+    turns: Arc<Turns>,
+    fence: Fence,
+    queue: Arc<LocalQueue>,
+}
+
+impl Turn {
+    pub(super) fn new(held: Held, turns: Arc<Turns>, fence: Fence, queue: Arc<LocalQueue>) -> Turn {
+        Turn {
+            held: Some(held),
+            turns,
+            fence,
+            queue,
+        }
+    }
+
+    /// The hold of the tenure.
+    pub(crate) fn hold(&self) -> HoldRef<'_> {
+        self.turns.hold()
+    }
+
+    pub(crate) fn client(&self) -> &Arc<Client> {
+        self.queue.client()
+    }
+
+    pub(crate) fn fence(&self) -> Fence {
+        self.fence
+    }
+
+    pub(crate) fn how(&self) -> How {
+        if self.turns.is_later(self.fence) {
+            return How::LocalHandoff;
+        }
+        self.held.as_ref().map_or(How::LocalHandoff, Held::how)
+    }
+
+    /// The turn, for those that outlive the guard.
+    pub(crate) fn share(&self) -> SharedTurn {
+        SharedTurn {
+            turns: Arc::clone(&self.turns),
+            fence: self.fence,
+        }
+    }
+
+    pub(crate) async fn renew(&self) -> Result<()> {
+        match &self.held {
+            Some(held) => held.renew().await,
+            None => Ok(()),
+        }
+    }
+
+    /// Ends the turn. The next waiter here has its turn, or the tenure is returned, and must be released.
+    pub(crate) fn release(mut self) -> Option<Held> {
+        self.end(End::Released)
+    }
+
+    /// Takes back a turn that nobody has read.
+    pub(super) fn into_held(mut self) -> Option<Held> {
+        self.held.take()
+    }
+
+    /// Passes the turn on. Returns the tenure if it must be released instead.
+    fn end(&mut self, end: End) -> Option<Held> {
+        self.queue.pass_on(self.held.take()?, &self.turns, end)
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        if self.held.is_some() {
+            // A tenure that is dropped is released in the background.
+            drop(self.end(End::Dropped));
+        }
+    }
+}
+
+/// A turn, without its owner.
+#[derive(Clone, Debug)]
+pub(crate) struct SharedTurn {
+    turns: Arc<Turns>,
+    fence: Fence,
+}
+
+impl SharedTurn {
+    /// Fails if the turn is over: it was passed on, or the hold is over.
+    pub(crate) fn check(&self) -> Result<(), Lost> {
+        self.turns.check(self.fence)
+    }
+
+    /// Waits until the turn is over.
+    pub(crate) async fn over(&self) -> Lost {
+        self.turns.over(self.fence).await
+    }
+}

@@ -1,0 +1,93 @@
+//! The turns of a tenure: which guard has it now, and under which fence. No server hears of them until the
+//! release reports the last one.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use crate::caller::place::held::{Held, HoldRef, SharedHold};
+use crate::time::clock::LocalTime;
+use crate::types::error::{HoldEnd, Lost};
+use crate::types::fence::Fence;
+
+/// No turn begins later than this after the first one, so that other processes need not wait long.
+const LONGEST_TENURE: Duration = Duration::from_millis(10);
+
+#[derive(Debug)]
+pub(crate) struct Turns {
+    hold: SharedHold,
+    first: Fence,
+    /// The fence of the present turn, or of the last one.
+    fence: AtomicU64,
+    /// The fence of the last turn that there may be.
+    last: Fence,
+    /// No turn begins later.
+    until: LocalTime,
+    /// Wakes those that watch a turn.
+    ended: Notify,
+}
+
+impl Turns {
+    /// The first of at most `turns` turns begins now.
+    pub(super) fn begin(held: &Held, turns: u16, now: LocalTime) -> Turns {
+        let (hold, first) = (held.hold().share(), held.fence());
+        let last = first.plus(u64::from(turns.saturating_sub(1)));
+        Turns {
+            last: last.min(held.last_reserved()),
+            hold,
+            first,
+            fence: AtomicU64::new(first.get()),
+            until: now.after(LONGEST_TENURE),
+            ended: Notify::new(),
+        }
+    }
+
+    pub(super) fn hold(&self) -> HoldRef<'_> {
+        self.hold.as_ref()
+    }
+
+    /// Whether another turn came before the one with this fence.
+    pub(super) fn is_later(&self, fence: Fence) -> bool {
+        fence != self.first
+    }
+
+    /// Ends the present turn and begins another one now. Returns the fence of the new turn, or `None` if the
+    /// present turn is the last one: the hold must be released then. The hold cannot end meanwhile: its
+    /// release tells the last fence.
+    ///
+    /// Only the code that has the present turn calls this.
+    pub(super) fn next(&self, now: LocalTime) -> Option<Fence> {
+        let next = Fence::new(self.fence.load(Ordering::Acquire) + 1)?;
+        if next > self.last || now >= self.until || !self.hold().begin_turn(next, now) {
+            return None;
+        }
+        self.fence.store(next.get(), Ordering::Release);
+        self.ended.notify_waiters();
+        Some(next)
+    }
+
+    /// Fails if the turn with this fence is over: it was passed on, or the hold is over.
+    pub(super) fn check(&self, fence: Fence) -> Result<(), Lost> {
+        if self.fence.load(Ordering::Acquire) != fence.get() {
+            return Err(Lost::new(Arc::clone(self.hold().name()), HoldEnd::Released));
+        }
+        self.hold().check()
+    }
+
+    /// Waits until the turn with this fence is over.
+    pub(super) async fn over(&self, fence: Fence) -> Lost {
+        loop {
+            let ended = self.ended.notified();
+            if let Err(lost) = self.check(fence) {
+                return lost;
+            }
+            tokio::select! {
+                biased;
+                () = ended => {}
+                lost = self.hold().lost() => return lost,
+            }
+        }
+    }
+}

@@ -1,0 +1,324 @@
+//! Asks for the lock, or for a place in its queue.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{CallKind, Operation, permits};
+use crate::protocol::ids::RequestId;
+use crate::protocol::interface::{Grant, Priority, Stamp};
+use crate::protocol::keys::Keys;
+use crate::protocol::rules::Rules;
+use crate::protocol::rules::lock::{HandOver, Hold, MAX_HOLDS, RETENTION_MS, Run, next_fence, note_alive};
+use crate::protocol::script::{ACQUIRES, Declared, PubSubMode, ReplyError, ReplyReader, ScriptCall};
+use crate::time::server_time::{ServerTime, Ticket, millis};
+use crate::types::fence::Fence;
+use crate::types::status::Kind;
+
+/// How an acquire takes its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// Take the lock if no reachable waiter is in front; never queue.
+    Try,
+    /// Queue if the lock is held. Leave the client's presence record as it is.
+    Wait,
+    /// Like `Wait`, and also write or prolong the client's presence record.
+    Register,
+    /// Like `Register`, but only prolong the presence record. Without one, the answer is
+    /// [`Acquired::NotRegistered`]. The reply says whether the server sees the client's subscription.
+    Poll,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Acquire {
+    pub(crate) keys: Arc<Keys>,
+    pub(crate) request: RequestId,
+    pub(crate) mode: Mode,
+    pub(crate) lease: Duration,
+    /// Gives the server time past which this call must do nothing new.
+    pub(crate) not_after: Arc<dyn Stamp>,
+    /// The place that the request had before, if it had one.
+    pub(crate) ticket: Option<Ticket>,
+    pub(crate) heartbeat: Duration,
+    /// In a quorum: the least fence of a grant, which takes the place of the server's time. The ticket then
+    /// counts as it is, even if it is later than the server's time.
+    pub(crate) floor: Option<Fence>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Acquired {
+    /// The request holds the lock, by this call or by an earlier grant.
+    Granted {
+        grant: Grant,
+        /// This call granted the lock, and found the request in the queue.
+        was_queued: bool,
+    },
+    /// Another owner holds the lock.
+    Contended(Contended),
+    /// The call ran after its `not_after`: nothing was done.
+    ExpiredCall,
+    /// The client has no presence record, and nothing was done. All requests of its waitlist must ask again
+    /// with their tickets.
+    NotRegistered {
+        /// Whether the server sees a subscriber on the client's channel.
+        seen: bool,
+    },
+    /// The call removed so many unreachable waiters that it stopped half-way. It must be repeated.
+    Incomplete,
+    /// The owner has the maximum number of holds, and nothing was done.
+    Full,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Contended {
+    /// The time until the lock can be free at the earliest, if nobody releases it.
+    pub(crate) ttl: Duration,
+    /// The request's place in the queue; `None` for [`Mode::Try`].
+    pub(crate) ticket: Option<Ticket>,
+    /// An upper bound of the number of requests that are queued before this one.
+    pub(crate) ahead: u64,
+    /// For [`Mode::Poll`]: whether the server sees a subscriber on the client's channel.
+    pub(crate) seen: bool,
+    /// This call put the request into the queue. It was not queued before.
+    pub(crate) enqueued: bool,
+    /// The holder's grant, if the holder is another request of the same client. That request may not have
+    /// received its push.
+    pub(crate) own_grant: Option<Grant>,
+}
+
+impl Operation for Acquire {
+    type Reply = Acquired;
+    const KIND: CallKind = CallKind::Acquire;
+
+    fn key(&self) -> &str {
+        &self.keys.lock
+    }
+
+    /// In a quorum, each request brings a ticket, and none goes before others because of it.
+    fn priority(&self) -> Priority {
+        match self.ticket.is_some() && self.floor.is_none() {
+            true => Priority::Return,
+            false => Priority::Ask,
+        }
+    }
+
+    fn floor(&self) -> Option<Fence> {
+        self.floor
+    }
+
+    fn stamp(&self) -> Option<&dyn Stamp> {
+        Some(&*self.not_after)
+    }
+
+    fn hands_over(&self) -> bool {
+        true
+    }
+
+    fn script_call(&self, way: PubSubMode, declared: Declared) -> ScriptCall {
+        let script_call = ScriptCall::of_lock(&ACQUIRES, &self.keys, declared);
+        let mode = match self.mode {
+            Mode::Try => "try",
+            Mode::Wait => "wait",
+            Mode::Register => "register",
+            Mode::Poll => "poll",
+        };
+        let script_call = script_call
+            .with(&self.request)
+            .with(mode)
+            .with_lease(self.lease)
+            .with_not_after(&self.not_after)
+            .with(millis(self.heartbeat))
+            .with_address(way, &self.keys);
+        let script_call = match self.ticket {
+            Some(ticket) => script_call.with(ticket.0),
+            None if self.floor.is_some() => script_call.with(""),
+            None => script_call,
+        };
+        script_call.with_floor(self.floor)
+    }
+
+    /// A poll needs the client's presence record too.
+    fn goes_alone(&self) -> bool {
+        self.mode != Mode::Poll && self.keys.may_go_alone()
+    }
+
+    fn read(&self, reply: &str) -> Result<(ServerTime, Acquired), ReplyError> {
+        let mut words = ReplyReader::of(reply, self.request.as_str())?;
+        let acquired = match words.status {
+            1 => {
+                let (fence, pushed, was_queued) = (words.fence()?, words.flag()?, words.flag()?);
+                let slot = match self.keys.kind {
+                    Kind::Lock => None,
+                    Kind::Semaphore | Kind::ReadWrite => words.slot()?,
+                };
+                let grant = Grant {
+                    request: self.request.clone(),
+                    deadline: words.deadline,
+                    fence,
+                    pushed,
+                    slot,
+                };
+                Acquired::Granted { grant, was_queued }
+            }
+            2 | 3 => {
+                let ticket = words.number()?;
+                Acquired::Contended(Contended {
+                    ttl: words.deadline.since(words.now),
+                    ticket: (words.status == 2).then_some(Ticket(ticket)),
+                    ahead: words.number()?,
+                    enqueued: words.flag()?,
+                    seen: words.flag()?,
+                    own_grant: words.own_grant()?,
+                })
+            }
+            4 => Acquired::ExpiredCall,
+            5 => Acquired::NotRegistered { seen: words.flag()? },
+            6 => Acquired::Incomplete,
+            7 => return Err(ReplyError::Elsewhere),
+            8 => Acquired::Full,
+            9 => return Err(ReplyError::ClockBehind),
+            _ => return Err(words.malformed()),
+        };
+        Ok((words.now, acquired))
+    }
+
+    fn by_rules(&self, rules: &mut Rules, run: Run<'_>) -> Acquired {
+        if self.keys.kind != Kind::Lock {
+            return permits::acquire(self, rules, run);
+        }
+        let Run {
+            now,
+            not_after,
+            channels,
+        } = run;
+        let bound = rules.bound;
+        let Acquire {
+            keys, request, mode, ..
+        } = self;
+        let (lease, heartbeat) = (millis(self.lease), millis(self.heartbeat));
+        let lock = rules.lock(&keys.lock);
+        let (mut holder, dead) = lock.read(now, Some(request.client()));
+        let fence = next_fence(&holder, now, self.floor);
+        if let Some(grant) = holder.grant_of(request) {
+            let was_queued = false;
+            return Acquired::Granted { grant, was_queued };
+        }
+        if now.ms > not_after.ms() {
+            return Acquired::ExpiredCall;
+        }
+        let alive = lock
+            .clients
+            .get(request.client())
+            .is_some_and(|until| *until > now.ms);
+        let seen =
+            *mode == Mode::Poll && channels.subscribers(&format!("{}{}", keys.channel, request.client())) > 0;
+        if *mode == Mode::Poll && !alive {
+            return Acquired::NotRegistered { seen };
+        }
+        let was_queued = lock.queue.ticket(request).is_some();
+        if holder.is_of(request.owner()) {
+            if holder.holds.len() >= MAX_HOLDS {
+                return Acquired::Full;
+            }
+            let deadline = now.ms + lease;
+            holder.holds.insert(request.clone(), Hold { deadline, lease });
+            lock.write_holds(&mut holder);
+            lock.queue.remove(request);
+        } else if !holder.is_held() && lock.queue.len() == 0 {
+            lock.take_for_dead(dead.as_deref());
+            lock.grant(&mut holder, request, fence, now, lease, false);
+        }
+        if let Some(grant) = holder.grant_of(request) {
+            return Acquired::Granted { grant, was_queued };
+        }
+
+        let mut enqueued = false;
+        let mut queued = lock.queue.len();
+        if *mode != Mode::Try {
+            let latest = if self.floor.is_some() { u64::MAX } else { now.us };
+            let ticket = self.ticket.map_or(now.us, |ticket| ticket.0.min(latest));
+            enqueued = lock.queue.add(ticket, request);
+            // The number is one too large if the request was moved.
+            queued += usize::from(enqueued);
+            lock.keep_until(now.ms + heartbeat + RETENTION_MS);
+        }
+        if !holder.is_held() {
+            let mine = Some((request, lease));
+            match lock.hand_over(
+                &mut holder,
+                fence,
+                dead.as_deref(),
+                mine,
+                &keys.channel,
+                now,
+                bound,
+                channels,
+            ) {
+                HandOver::More => return Acquired::Incomplete,
+                HandOver::Nobody(fence) => lock.grant(&mut holder, request, fence, now, lease, false),
+                HandOver::Handed => {}
+            }
+            if let Some(grant) = holder.grant_of(request) {
+                let was_queued = *mode != Mode::Try && !enqueued;
+                return Acquired::Granted { grant, was_queued };
+            }
+        }
+
+        if matches!(mode, Mode::Register | Mode::Poll) {
+            note_alive(
+                &mut lock.clients,
+                request.client(),
+                now.ms + heartbeat,
+                now,
+                bound,
+            );
+        }
+        let own_grant = holder.request.as_ref().filter(|r| r.client() == request.client());
+        // A try is never queued, so the whole queue is ahead of it.
+        let itself = usize::from(*mode != Mode::Try);
+        Acquired::Contended(Contended {
+            ttl: Duration::from_millis(holder.deadline().saturating_sub(now.ms)),
+            ticket: (*mode != Mode::Try).then(|| Ticket(lock.queue.ticket(request).unwrap_or_default())),
+            ahead: queued.saturating_sub(itself) as u64,
+            seen,
+            enqueued,
+            own_grant: own_grant.and_then(|own_grant| holder.grant_of(own_grant)),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::ids::ClientId;
+
+    #[test]
+    fn calls_of_requests_with_a_place_go_before_those_that_ask_for_one() {
+        let time = Duration::from_secs(1);
+        let new = Acquire {
+            keys: Arc::new(Keys::new("fairlock", "a").unwrap()),
+            request: RequestId::new(&ClientId::from_number(1), time, 1, None),
+            mode: Mode::Register,
+            lease: time,
+            not_after: Arc::new(ServerTime::MAX),
+            ticket: None,
+            heartbeat: time,
+            floor: None,
+        };
+        let returns = Acquire {
+            ticket: Some(Ticket(1)),
+            ..new.clone()
+        };
+        // It may not overtake the first call of its own request.
+        let first_poll = Acquire {
+            mode: Mode::Poll,
+            ..new.clone()
+        };
+        let in_a_quorum = Acquire {
+            floor: Fence::new(1),
+            ..returns.clone()
+        };
+        let priorities = [new, first_poll, returns, in_a_quorum].map(|call| call.priority());
+        let expected = [Priority::Ask, Priority::Ask, Priority::Return, Priority::Ask];
+        assert_eq!(priorities, expected);
+    }
+}

@@ -1,0 +1,5 @@
+//! Tests of the promises, one by one, on the rules.
+
+mod permits;
+mod promises;
+mod world;

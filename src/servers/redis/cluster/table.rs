@@ -1,0 +1,358 @@
+//! The known state of a cluster: its servers, the owners of its slots, and the channels in use.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::super::address::Node;
+use super::super::server::RedisStore;
+use super::super::slot::{SLOTS, SlotSet, slot_of};
+use super::slots::View;
+use crate::protocol::interface::{Failure, ServerId};
+use crate::protocol::script::PubSubMode;
+use crate::types::error::ServerError;
+
+pub(super) struct Table {
+    /// The servers by id. No entry is ever removed, so a server that returns still has its id.
+    servers: Vec<Server>,
+    /// The servers in the last view of the cluster, and the one whose view it is.
+    view: BTreeSet<ServerId>,
+    /// The owners by slot.
+    owners: Vec<Option<ServerId>>,
+    /// The slots that their owners do not serve, by what the owners said. Only such a server knows at once
+    /// when it has the slot again. The others may go on naming it.
+    unserved: Arc<SlotSet>,
+    /// When slots moved to their present owners, for slots that moved recently.
+    moved: HashMap<usize, Instant>,
+    /// The time within which subscribers follow a slot.
+    settling: Duration,
+    /// Where the channels are subscribed, by their slots.
+    channels: HashMap<usize, HashMap<Arc<str>, Subscribed>>,
+    /// How scripts publish in this cluster, or why no server has told that yet.
+    met: Result<PubSubMode, Failure>,
+}
+
+/// Where a channel is subscribed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Subscribed {
+    /// Nowhere yet. The caller subscribes.
+    #[default]
+    Asked,
+    At(ServerId),
+    /// Nowhere any more, because its slot has left the server.
+    Left,
+}
+
+struct Server {
+    address: Node,
+    /// The client of the server, once there was a call for it, and when it was made.
+    store: Option<(Arc<RedisStore>, Instant)>,
+}
+
+impl Server {
+    fn store(&self) -> Option<&Arc<RedisStore>> {
+        self.store.as_ref().map(|(store, _)| store)
+    }
+}
+
+/// A channel that is not subscribed at the server that has its slot.
+pub(super) struct Misplaced {
+    pub(super) channel: Arc<str>,
+    /// The server at which it is subscribed, if any.
+    pub(super) at: Option<ServerId>,
+}
+
+impl Table {
+    pub(super) fn new(settling: Duration) -> Table {
+        let unheard = ServerError::new("no server of the cluster answers");
+        Table {
+            servers: Vec::new(),
+            view: BTreeSet::new(),
+            owners: vec![None; SLOTS],
+            unserved: Arc::default(),
+            moved: HashMap::new(),
+            settling,
+            channels: HashMap::new(),
+            met: Err(Failure::NotExecuted(unheard)),
+        }
+    }
+
+    /// Stores what the first server to answer has told of the cluster, or why none has.
+    pub(super) fn meet(&mut self, met: Result<(PubSubMode, View), Failure>) {
+        self.met = met.map(|(pubsub_mode, view)| {
+            self.apply(&view);
+            pubsub_mode
+        });
+    }
+
+    /// Why nothing is known of the cluster yet.
+    pub(super) fn unmet(&self) -> Option<&Failure> {
+        self.met.as_ref().err()
+    }
+
+    /// How scripts publish. Before that is known, no server is, to which a script could be sent.
+    pub(super) fn pubsub_mode(&self) -> PubSubMode {
+        *self.met.as_ref().unwrap_or(&PubSubMode::Uncounted)
+    }
+
+    pub(super) fn id_of(&mut self, address: &Node) -> ServerId {
+        let mut servers = self.servers.iter();
+        let index = servers
+            .position(|server| server.address == *address)
+            .unwrap_or_else(|| {
+                self.servers.push(Server {
+                    address: address.clone(),
+                    store: None,
+                });
+                self.servers.len() - 1
+            });
+        id(index)
+    }
+
+    pub(super) fn address(&self, id: ServerId) -> &Node {
+        &self.servers[index(id)].address
+    }
+
+    /// The servers that the cluster named last, and those that have slots as far as this client knows.
+    pub(super) fn known(&self) -> Vec<Node> {
+        let owners = self.owners.iter().copied().flatten();
+        let known: BTreeSet<_> = owners.chain(self.view.iter().copied()).collect();
+        // The most recent one is the most likely to exist still.
+        known
+            .into_iter()
+            .rev()
+            .map(|id| self.address(id).clone())
+            .collect()
+    }
+
+    /// The client of a server. `open` makes it if there is none.
+    pub(super) fn store(
+        &mut self,
+        id: ServerId,
+        open: impl FnOnce(&Node) -> Arc<RedisStore>,
+    ) -> Arc<RedisStore> {
+        let server = &mut self.servers[index(id)];
+        let open = || (open(&server.address), Instant::now());
+        Arc::clone(&server.store.get_or_insert_with(open).0)
+    }
+
+    /// All existing clients.
+    pub(super) fn stores(&self) -> Vec<Arc<RedisStore>> {
+        self.servers
+            .iter()
+            .filter_map(|server| server.store().cloned())
+            .collect()
+    }
+
+    /// The server that has the slot, or had it last.
+    pub(super) fn owner(&self, slot: usize) -> Option<ServerId> {
+        self.owners[slot]
+    }
+
+    /// The server that has the slot, unless it said that it does not serve it.
+    pub(super) fn serving(&self, slot: usize) -> Option<ServerId> {
+        self.owners[slot].filter(|_| !self.unserved.contains(slot))
+    }
+
+    pub(super) fn unserved(&self) -> &Arc<SlotSet> {
+        &self.unserved
+    }
+
+    /// The clients of the servers that do not serve slots of theirs.
+    pub(super) fn refusing(&self) -> Vec<Arc<RedisStore>> {
+        let owners: BTreeSet<_> = self
+            .unserved
+            .slots()
+            .filter_map(|slot| self.owners[slot])
+            .collect();
+        let stores = owners.into_iter().filter_map(|owner| self.store_at(owner));
+        stores.cloned().collect()
+    }
+
+    /// Stores that a server does not serve the slot, unless another one has it by now. A server that gives up
+    /// a slot ends the subscriptions to its channels.
+    pub(super) fn refuse(&mut self, slot: usize, by: ServerId) {
+        if self.owners[slot] != Some(by)
+            || !self.unserved.insert(slot)
+            || !self.pubsub_mode().ends_with_the_slot()
+        {
+            return;
+        }
+        for (channel, place) in self.channels.get_mut(&slot).into_iter().flatten() {
+            if let Some(store) = self.servers[index(by)].store() {
+                store.forget(channel);
+            }
+            if *place == Subscribed::At(by) {
+                *place = Subscribed::Left;
+            }
+        }
+    }
+
+    /// The server with the least id that has slots and is not before `from`.
+    pub(super) fn first_owner(&self, from: ServerId) -> Option<ServerId> {
+        let owners = self.owners.iter().copied().flatten();
+        owners.filter(|owner| *owner >= from).min()
+    }
+
+    /// Stores the owner of a slot that another server named.
+    pub(super) fn set_owner(&mut self, slot: usize, owner: &Node) {
+        let owner = self.id_of(owner);
+        self.give(slot, owner, None);
+    }
+
+    /// Stores the owner of a slot that the server `asked` named.
+    fn give(&mut self, slot: usize, owner: ServerId, asked: Option<ServerId>) {
+        let is_unserved = self.unserved.contains(slot);
+        if is_unserved && self.owners[slot] == Some(owner) && asked != Some(owner) {
+            return;
+        }
+        let former = self.owners[slot].replace(owner);
+        if is_unserved || former.is_some_and(|former| former != owner) {
+            self.unserved.remove(slot);
+            self.moved.insert(slot, Instant::now());
+        }
+    }
+
+    /// Whether the slot moved to its owner so recently that subscribers may not have followed.
+    pub(super) fn has_moved_recently(&self, slot: usize) -> bool {
+        let moved = self.moved.get(&slot);
+        moved.is_some_and(|moved| moved.elapsed() < self.settling)
+    }
+
+    /// Stores the owners of the slots. A slot without an owner keeps its last one, which may return. If that
+    /// is the server whose view this is, it does not serve the slot.
+    pub(super) fn apply(&mut self, view: &View) {
+        self.moved.retain(|_, moved| moved.elapsed() < self.settling);
+        let asked = self.id_of(&view.of);
+        let mut named = vec![None; SLOTS];
+        self.view = BTreeSet::from([asked]);
+        for range in &view.ranges {
+            // Replicas are stored too, because they are asked when all primaries are gone.
+            let ids: Vec<_> = range.servers.iter().map(|server| self.id_of(server)).collect();
+            named[range.first..=range.last].fill(Some(ids[0]));
+            self.view.extend(ids);
+        }
+        for (slot, owner) in named.into_iter().enumerate() {
+            match owner {
+                Some(owner) => self.give(slot, owner, Some(asked)),
+                None => self.refuse(slot, asked),
+            }
+        }
+    }
+
+    /// Whether a server that has slots has no connection.
+    pub(super) fn misses_an_owner(&self) -> bool {
+        let is_down = |server: &Server| server.store().is_some_and(|store| !store.is_up());
+        let is_owner = |index: usize| self.owners.contains(&Some(id(index)));
+        self.servers
+            .iter()
+            .enumerate()
+            .any(|(index, server)| is_down(server) && is_owner(index))
+    }
+
+    /// Removes and returns the clients of servers that have neither a connection nor slots. A client has the
+    /// time for two attempts to connect: a slot may be on its way to the server.
+    pub(super) fn retire(&mut self, attempt_timeout: Duration) -> Vec<Arc<RedisStore>> {
+        let owners = &self.owners;
+        let mut retired = Vec::new();
+        for (index, server) in self.servers.iter_mut().enumerate() {
+            if !owners.contains(&Some(id(index))) {
+                let is_down = |(store, since): &mut (Arc<RedisStore>, Instant)| {
+                    !store.is_up() && since.elapsed() >= 2 * attempt_timeout
+                };
+                retired.extend(server.store.take_if(is_down).map(|(store, _)| store));
+            }
+        }
+        retired
+    }
+
+    fn place(&mut self, channel: &str) -> Option<&mut Subscribed> {
+        self.channels.get_mut(&slot_of(channel))?.get_mut(channel)
+    }
+
+    pub(super) fn listen(&mut self, channel: &Arc<str>) {
+        let channels = self.channels.entry(slot_of(channel)).or_default();
+        channels.entry(Arc::clone(channel)).or_default();
+    }
+
+    /// Stores where the channel has been subscribed. Returns whether the channel is still wanted and that
+    /// server has its slot.
+    pub(super) fn subscribed(&mut self, channel: &Arc<str>, at: ServerId) -> bool {
+        let is_served_there = self.serving(slot_of(channel)) == Some(at);
+        match self.place(channel) {
+            Some(place) => *place = Subscribed::At(at),
+            None => return false,
+        }
+        is_served_there
+    }
+
+    pub(super) fn is_wanted(&self, channel: &str) -> bool {
+        let channels = self.channels.get(&slot_of(channel));
+        channels.is_some_and(|channels| channels.contains_key(channel))
+    }
+
+    /// Stores that the channel is subscribed nowhere.
+    pub(super) fn left(&mut self, channel: &str) {
+        if let Some(place) = self.place(channel) {
+            *place = Subscribed::Left;
+        }
+    }
+
+    /// Removes the channel, and returns the client that listens to it, or that may do so soon.
+    pub(super) fn unlisten(&mut self, channel: &str) -> Option<Arc<RedisStore>> {
+        let slot = slot_of(channel);
+        let channels = self.channels.get_mut(&slot)?;
+        let place = channels.remove(channel)?;
+        if channels.is_empty() {
+            self.channels.remove(&slot);
+        }
+        let at = match place {
+            Subscribed::At(at) => at,
+            Subscribed::Asked | Subscribed::Left => self.serving(slot)?,
+        };
+        self.store_at(at).cloned()
+    }
+
+    /// The client that listens to the channel.
+    pub(super) fn listening(&mut self, channel: &str) -> Option<Arc<RedisStore>> {
+        match *self.place(channel)? {
+            Subscribed::At(at) => self.store_at(at).cloned(),
+            Subscribed::Asked | Subscribed::Left => None,
+        }
+    }
+
+    /// The channels that are not subscribed at the servers that have their slots.
+    pub(super) fn misplaced(&self) -> Vec<Misplaced> {
+        let mut misplaced = Vec::new();
+        for (slot, channels) in &self.channels {
+            let Some(owner) = self.serving(*slot) else {
+                continue;
+            };
+            for (channel, place) in channels {
+                let at = match *place {
+                    Subscribed::At(at) if at != owner => Some(at),
+                    Subscribed::Left => None,
+                    Subscribed::At(_) | Subscribed::Asked => continue,
+                };
+                let channel = Arc::clone(channel);
+                misplaced.push(Misplaced { channel, at });
+            }
+        }
+        misplaced
+    }
+
+    /// The client of a server, if there is one.
+    pub(super) fn store_at(&self, id: ServerId) -> Option<&Arc<RedisStore>> {
+        self.servers[index(id)].store()
+    }
+}
+
+fn index(id: ServerId) -> usize {
+    id.0 as usize
+}
+
+fn id(index: usize) -> ServerId {
+    ServerId(u32::try_from(index).unwrap_or(u32::MAX))
+}

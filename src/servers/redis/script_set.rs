@@ -1,0 +1,114 @@
+//! The scripts of a connection, as its server knows them.
+
+use std::ptr;
+use std::sync::Arc;
+
+use fred::bytes_utils::Str;
+use fred::types::Value;
+
+use super::options::QuorumServer;
+use crate::protocol::script::Script;
+use crate::time::server_time::millis;
+
+/// The scripts that the calls on a connection use. In a quorum, the text of each begins with one more line,
+/// `-- quorum <longest lease in ms>`. So no client shares its scripts with clients that load them by another
+/// rule.
+#[derive(Debug, Default)]
+pub(crate) struct ScriptSet {
+    scripts: Vec<&'static Script>,
+    /// The hashes of the scripts, in their order.
+    shas: Vec<Str>,
+    /// The quorum's server that these scripts are for, if they are for one.
+    pub(super) quorum: Option<QuorumServer>,
+}
+
+impl ScriptSet {
+    pub(crate) fn new(scripts: &[&'static Script], quorum: Option<QuorumServer>) -> Arc<ScriptSet> {
+        let shas = scripts
+            .iter()
+            .map(|script| fred::util::sha1_hash(&text(script, quorum)).into());
+        Arc::new(ScriptSet {
+            scripts: scripts.to_vec(),
+            shas: shas.collect(),
+            quorum,
+        })
+    }
+
+    /// The texts that are sent.
+    pub(crate) fn texts(&self) -> impl Iterator<Item = String> {
+        self.scripts.iter().map(|script| text(script, self.quorum))
+    }
+
+    /// The hash by which the server knows a script of this set.
+    pub(crate) fn sha(&self, script: &'static Script) -> Value {
+        let position = self.scripts.iter().position(|own| ptr::eq(*own, script));
+        let position = position.unwrap_or_else(|| unreachable!("a call of a script that is not loaded"));
+        Value::from(self.shas[position].clone())
+    }
+}
+
+fn text(script: &Script, quorum: Option<QuorumServer>) -> String {
+    match quorum {
+        Some(server) => format!("-- quorum {}\n{}", millis(server.longest_lease), script.text()),
+        None => script.text().to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::protocol::script::{ALL, for_server};
+
+    fn set(longest_lease_ms: Option<u64>) -> Arc<ScriptSet> {
+        let quorum = longest_lease_ms.map(|ms| QuorumServer {
+            longest_lease: Duration::from_millis(ms),
+            durable: false,
+        });
+        ScriptSet::new(for_server(quorum.is_some()), quorum)
+    }
+
+    #[test]
+    fn scripts_of_a_quorum_begin_with_a_line_of_their_own() {
+        for (text, script) in set(Some(1_500)).texts().zip(ALL) {
+            assert_eq!(text, format!("-- quorum 1500\n{}", script.text()));
+        }
+        for (text, script) in set(None).texts().zip(ALL) {
+            assert_eq!(text, script.text());
+        }
+    }
+
+    /// Clients of all versions share the scripts that a server has loaded. A change must be meant.
+    #[test]
+    fn the_scripts_of_locks_stay_as_they_are_sent() {
+        let hashes = for_server(true)
+            .iter()
+            .map(|script| format!("{} {}", script.name, fred::util::sha1_hash(script.text())));
+        let sent = [
+            "acquire a356ef81419dc06ddc75e5fd61e288d5fba3fa54",
+            "release ff41bdcac35da432911130c46ef4992c97260ff9",
+            "withdraw 8e7a55a74c2d217a338cd0c218b6944f9d3402cb",
+            "renew 9e3c3ede0b5b06c728e8d47df634ccac5f82fed8",
+            "look 7640e3de241797b3f4534070642d3aa35138449c",
+            "inspect 82535dfd05a7ee810b9e6ed212e4e7f878d389e0",
+            "label 39124dc1e2354756b20bd766a35204dd106590d5",
+            "spin_acquire 49fbd34f5ade4492e69cd02d9929bb992f0d5dfe",
+            "spin_release e0010b6bbf1d5bcd896009bceedd67ec0e2c3ab3",
+        ];
+        assert_eq!(hashes.collect::<Vec<_>>(), sent);
+    }
+
+    #[test]
+    fn clients_with_another_longest_lease_share_no_script() {
+        let mut known = HashSet::new();
+        for set in [None, Some(1_000), Some(1_001), Some(60_000)].map(set) {
+            for (text, script) in set.texts().zip(ALL) {
+                let sha = set.sha(script).as_string().unwrap();
+                assert_eq!(sha, fred::util::sha1_hash(&text), "{}", script.name);
+                assert!(known.insert(sha), "{}", script.name);
+            }
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! A client of one server, over a pair of connections. A third connection waits for replicas, if the options
+//! ask for that.
+
+use std::fmt;
+use std::future::ready;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use fred::types::Value;
+use tokio::task::AbortHandle;
+
+use super::call::{CallOptions, RedisPipeline, execute, sample};
+use super::commands::RedisCommand;
+use super::connector::Connector;
+use super::options::Options;
+use super::pair::ConnectionPair;
+use super::replication::Replication;
+use crate::protocol::interface::{
+    Answer, Call, Connections, Failure, Listener, Page, Position, ServerId, StoreFuture,
+};
+use crate::protocol::keys::Keys;
+use crate::protocol::operations::renew::unreplicated;
+use crate::protocol::operations::{Confirmed, Operation, Renew};
+use crate::protocol::script::{PubSubMode, Script};
+use crate::servers::redis::script_set::ScriptSet;
+use crate::time::clock::{Clock, LocalTime};
+use crate::time::server_time::ServerTime;
+
+/// A client of one server.
+pub(crate) struct RedisStore {
+    pub(super) id: ServerId,
+    server: String,
+    pair: ConnectionPair,
+    /// Exists only if the options ask for replicas.
+    replication: Option<Replication>,
+    /// The task that listens to the sentinels, if there are any.
+    listening: Option<AbortHandle>,
+}
+
+impl RedisStore {
+    /// Opens the connections in the background. Calls wait for them. The client tries until it is closed or
+    /// dropped, or the runtime ends. Must be called within a runtime.
+    pub(crate) fn open(
+        connector: Connector,
+        options: Options,
+        listener: &Weak<dyn Listener>,
+        place: (ServerId, PubSubMode),
+        scripts: &[&'static Script],
+    ) -> Arc<RedisStore> {
+        let scripts = ScriptSet::new(scripts, options.quorum);
+        let connector = Arc::new(connector);
+        let pair = ConnectionPair::start(place, &connector, options, listener, &scripts);
+        let listening = connector.sentinels().map(|sentinels| {
+            let listening = Arc::clone(sentinels).listen(options.heartbeat / 3);
+            tokio::spawn(listening).abort_handle()
+        });
+        Arc::new(RedisStore {
+            id: place.0,
+            server: connector.server().to_owned(),
+            pair,
+            replication: (options.replicas > 0)
+                .then(|| Replication::start(place.0, &connector, options, listener)),
+            listening,
+        })
+    }
+
+    pub(super) fn pipeline(&self) -> &Arc<RedisPipeline> {
+        &self.pair.pipeline
+    }
+
+    /// Whether there is a connection for calls.
+    pub(super) fn is_up(&self) -> bool {
+        self.pipeline().is_open()
+    }
+
+    /// Reports that the server has ended a subscription by itself.
+    pub(super) fn forget(&self, channel: &str) {
+        self.pair.forget(channel);
+    }
+
+    pub(crate) fn call<O: Operation>(&self, operation: O) -> Call<O::Reply> {
+        self.call_in(CallOptions::default(), operation)
+    }
+
+    pub(super) fn call_in<O: Operation>(&self, call_options: CallOptions, operation: O) -> Call<O::Reply> {
+        let pipeline = Arc::clone(self.pipeline());
+        Box::pin(async move { execute(&pipeline, operation, call_options).await })
+    }
+
+    pub(crate) fn confirm(&self, call: Renew, within: Duration) -> Call<Confirmed> {
+        self.confirm_in(CallOptions::default(), call, within)
+    }
+
+    pub(super) fn confirm_in(
+        &self,
+        call_options: CallOptions,
+        call: Renew,
+        within: Duration,
+    ) -> Call<Confirmed> {
+        match &self.replication {
+            Some(replication) => replication.confirm(call, within, call_options),
+            None => unreplicated(self.call_in(call_options, call)),
+        }
+    }
+}
+
+impl Connections for RedisStore {
+    fn list(&self, prefix: &str, from: Position) -> StoreFuture<Page> {
+        let pipeline = Arc::clone(self.pipeline());
+        let prefix = prefix.to_owned();
+        Box::pin(async move {
+            let response = Arc::clone(&pipeline)
+                .call(|| RedisCommand::scan(&prefix, from.cursor))
+                .await?;
+            let Some((cursor, keys)) = RedisCommand::scanned(&response.value) else {
+                let said = format!("{:?} as the reply to SCAN", response.value);
+                return Err(pipeline.desynchronised(response.generation, said));
+            };
+            let next = (cursor != 0).then_some(Position { cursor, ..from });
+            Ok(Page { keys, next })
+        })
+    }
+
+    fn check(&self) -> StoreFuture<()> {
+        match &self.replication {
+            Some(replication) => replication.check(),
+            None => Box::pin(ready(Ok(()))),
+        }
+    }
+
+    fn time(&self) -> Call<()> {
+        let pipeline = Arc::clone(self.pipeline());
+        Box::pin(async move {
+            let response = Arc::clone(&pipeline).call(RedisCommand::time).await?;
+            match time_of(&response.value) {
+                Some(now) => Ok(Answer {
+                    on: pipeline.connection(response.generation),
+                    at: sample(&response, now),
+                    reply: (),
+                }),
+                None => {
+                    let said = format!("{:?} as the reply to TIME", response.value);
+                    Err(pipeline.desynchronised(response.generation, said))
+                }
+            }
+        })
+    }
+
+    fn subscribe(&self, channel: Arc<str>) -> StoreFuture<()> {
+        let pair = &self.pair;
+        Box::pin(pair.subscribe(channel))
+    }
+
+    fn unsubscribe(&self, channel: &str) {
+        self.pair.unsubscribe(channel);
+    }
+
+    fn unseen(&self, _: &str) {
+        self.pair.unseen();
+    }
+
+    fn why_unheard(&self, _: &Keys, since: LocalTime) -> Option<Failure> {
+        self.pipeline().why_unheard(since)
+    }
+
+    fn clock(&self) -> Clock {
+        self.pipeline().clock()
+    }
+
+    fn close(&self) {
+        self.pair.close();
+        if let Some(replication) = &self.replication {
+            replication.close();
+        }
+        if let Some(listening) = &self.listening {
+            listening.abort();
+        }
+    }
+}
+
+impl Drop for RedisStore {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl fmt::Debug for RedisStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisStore")
+            .field("server", &self.server)
+            .field("closed", &self.pipeline().is_closed())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Parses the reply to `TIME`: seconds and microseconds, as strings.
+fn time_of(reply: &Value) -> Option<ServerTime> {
+    let Value::Array(parts) = reply else { return None };
+    let part = |i: usize| parts.get(i)?.as_str()?.parse::<u64>().ok();
+    Some(ServerTime::from_ms(part(0)? * 1000 + part(1)? / 1000))
+}

@@ -1,0 +1,290 @@
+//! A lock as an operator sees it.
+
+use std::fmt;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures_util::stream::BoxStream;
+use futures_util::{Stream, StreamExt};
+
+use crate::types::error::Result;
+use crate::types::fence::Fence;
+use crate::types::owner::Owner;
+
+/// A lock at one moment, as the server sees it, or a majority of the servers of a quorum.
+///
+/// # Examples
+/// ```
+/// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+/// # let locks = fairlock::LockManager::in_memory();
+/// let lock = locks.lock("invoice:42");
+/// let guard = lock.acquire().await?;
+/// let status = lock.status().await?;
+/// assert_eq!(status.holder.map(|holder| holder.fence), Some(guard.fence()));
+/// assert_eq!((status.waiting, status.longest_wait), (0, None));
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct Status {
+    /// The holder, if there is one. Of several holders it is the one whose hold ends first.
+    pub holder: Option<Holder>,
+    /// All holders. A lock has one at most, and so has a read/write lock that a writer has. Of a semaphore
+    /// and of readers these are up to 100, in the order in which their holds end.
+    pub holders: Vec<Holder>,
+    /// The number of permits that are in use. A lock that is held and a reader use one, and a writer 99,999.
+    pub permits_in_use: u64,
+    /// The number of requests in the server's queue. Under overload, a client does not queue all of its
+    /// callers; [`Stats::waiting`](crate::Stats::waiting) counts all of one client. With [local
+    /// hand-off](crate::Lock::local_handoffs), a process counts once. In a quorum it is the largest number of
+    /// a server, and counts a request with too few votes where it is queued.
+    pub waiting: u64,
+    /// For how long the first request in the server's queue has waited, by the server's clock. Nobody in that
+    /// queue has waited for longer. `None` if it is empty. Too small if the clock was set back. In a quorum
+    /// it is the longest of a server.
+    #[cfg_attr(
+        feature = "serde",
+        serde(
+            rename = "longest_wait_ms",
+            serialize_with = "crate::types::status::in_ms::of_option"
+        )
+    )]
+    pub longest_wait: Option<Duration>,
+}
+
+impl Status {
+    /// Whether nobody holds the lock beside those that are listed.
+    pub(crate) fn lists_all_holders(&self) -> bool {
+        let listed = self.holders.iter().map(|holder| u64::from(holder.permits));
+        listed.sum::<u64>() >= self.permits_in_use
+    }
+}
+
+/// The holder of a lock.
+///
+/// # Examples
+/// ```
+/// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+/// # let locks = fairlock::LockManager::in_memory();
+/// use fairlock::Owner;
+///
+/// let lock = locks.lock("invoice:42").owner(&Owner::named("job:7"));
+/// let guard = lock.acquire().await?;
+/// if let Some(holder) = lock.status().await?.holder {
+///     assert_eq!((&holder.owner, holder.fence), (&Owner::named("job:7"), guard.fence()));
+///     println!("held by {:?} for {:?}, and for another {:?}", holder.label, holder.held_for, holder.ttl);
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct Holder {
+    /// The label of the client that holds the lock, by default its host and process
+    /// ([`LockManagerBuilder::label`](crate::LockManagerBuilder::label)). `None` if that client has not been
+    /// heard of for a minute, if the server has recently lost its data or has something else in place of the
+    /// label, or if it did not answer the call for the label in time.
+    pub label: Option<String>,
+    /// The owner, equal to [`LockGuard::owner`](crate::LockGuard::owner) of the guards that hold the lock. In
+    /// a quorum it is an owner of that one guard.
+    pub owner: Owner,
+    /// The fencing token, for [`Lock::force_release`](crate::Lock::force_release). In a quorum it is that of
+    /// a majority of the servers; while they do not agree on one yet, it is the smallest.
+    pub fence: Fence,
+    /// The number of this owner's guards that hold the lock. In a quorum it is 1.
+    pub holds: u64,
+    /// For how long this owner has held the lock, by the server's clock. The time begins with its first hold,
+    /// also if that one was released since. It is too small if the clock was set back, and by 2 ms if the
+    /// server did not know the lock. In a quorum it counts from the release that handed the lock over.
+    /// Without one, it counts from the call that found the lock free.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "held_for_ms", serialize_with = "crate::types::status::in_ms::of")
+    )]
+    pub held_for: Duration,
+    /// The time until the latest lease of these guards ends, unless it is renewed. A lock that was just
+    /// handed over shows its [claim window](crate::LockManagerBuilder::claim_window). In a quorum, the time
+    /// until fewer leases than a majority are left.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "ttl_ms", serialize_with = "crate::types::status::in_ms::of")
+    )]
+    pub ttl: Duration,
+    /// Whether the lock was released, and stays taken until `ttl` is over
+    /// ([`at_least`](crate::Lock::at_least)). It then has an owner of its own. Label and fence are those of
+    /// the guard that released it.
+    pub kept: bool,
+    /// How many permits this holder has: 1, unless [`Lock::permits`](crate::Lock::permits) says otherwise. A
+    /// writer has 99,999.
+    pub permits: u32,
+    /// Of how many permits: the capacity that this holder gave. 1 for a lock, and 99,999 for a read/write
+    /// lock.
+    pub of: u32,
+    /// The slot, if its guard has [one](crate::LockGuard::slot).
+    pub slot: Option<u32>,
+}
+
+/// What a name is used for. A lock, a semaphore and a read/write lock of the same name share nothing.
+///
+/// # Examples
+/// ```
+/// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+/// # let locks = fairlock::LockManager::in_memory();
+/// use fairlock::Kind;
+///
+/// let _guard = locks.lock("invoice:42").acquire().await?;
+/// assert_eq!(locks.list_all("*").await?[0].kind, Kind::Lock);
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
+#[non_exhaustive]
+pub enum Kind {
+    /// One guard at a time: [`LockManager::lock`](crate::LockManager::lock).
+    Lock,
+    /// Several permits.
+    Semaphore,
+    /// Several readers, or one writer.
+    ReadWrite,
+}
+
+/// A lock in the list of [`LockManager::list`](crate::LockManager::list).
+///
+/// # Examples
+/// ```
+/// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+/// # let locks = fairlock::LockManager::in_memory();
+/// let _guard = locks.lock("invoice:42").acquire().await?;
+/// let listed = locks.list_all("invoice:*").await?;
+/// assert_eq!(listed[0].name, "invoice:42");
+/// assert_eq!(listed[0].status.waiting, 0);
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct Listed {
+    /// The name of the lock.
+    pub name: String,
+    /// What the name is used for here.
+    pub kind: Kind,
+    /// Its holder, and how many requests wait for it.
+    #[cfg_attr(feature = "serde", serde(flatten))]
+    pub status: Status,
+}
+
+/// A stream of what is known of locks: from [`Lock::watch`](crate::Lock::watch) and
+/// [`LockManager::list`](crate::LockManager::list).
+///
+/// It is a `Stream` for those that have `futures-util` or `tokio-stream`; [`next`](Self::next) is for all
+/// others.
+///
+/// # Examples
+/// ```
+/// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+/// # let locks = fairlock::LockManager::in_memory();
+/// let mut all = locks.list("*");
+/// while let Some(lock) = all.next().await {
+///     println!("{}", lock?.name);
+/// }
+/// # Ok(()) }
+/// ```
+#[must_use = "a stream does nothing until it is polled"]
+pub struct LockStream<T>(BoxStream<'static, Result<T>>);
+
+impl<T> LockStream<T> {
+    pub(crate) fn of(stream: BoxStream<'static, Result<T>>) -> LockStream<T> {
+        LockStream(stream)
+    }
+
+    /// Returns the next item, or `None` at the end.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses no item.
+    pub async fn next(&mut self) -> Option<Result<T>> {
+        self.0.next().await
+    }
+}
+
+impl<T> Stream for LockStream<T> {
+    type Item = Result<T>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.0.poll_next_unpin(context)
+    }
+}
+
+impl<T> fmt::Debug for LockStream<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LockStream").finish_non_exhaustive()
+    }
+}
+
+/// Durations as whole milliseconds.
+#[cfg(feature = "serde")]
+pub(crate) mod in_ms {
+    use std::time::Duration;
+
+    use serde::{Serialize, Serializer};
+
+    fn millis(span: Duration) -> u64 {
+        u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
+    }
+
+    pub(crate) fn of<S: Serializer>(span: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+        millis(*span).serialize(serializer)
+    }
+
+    #[allow(clippy::ref_option)] // As serde calls it.
+    pub(crate) fn of_option<S: Serializer>(
+        span: &Option<Duration>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        span.map(millis).serialize(serializer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[cfg(feature = "serde")]
+    use super::*;
+
+    #[cfg(feature = "serde")]
+    #[test]
+    fn a_listed_lock_is_serialized_as_the_command_line_shows_it() {
+        let holder = Holder {
+            label: None,
+            owner: Owner::named("job:7"),
+            fence: Fence::new(7).unwrap(),
+            holds: 1,
+            held_for: Duration::from_micros(1999),
+            ttl: Duration::from_secs(2),
+            kept: false,
+            permits: 1,
+            of: 1,
+            slot: None,
+        };
+        let listed = Listed {
+            name: "a".to_owned(),
+            kind: Kind::ReadWrite,
+            status: Status {
+                holders: vec![holder.clone()],
+                holder: Some(holder),
+                permits_in_use: 1,
+                waiting: 3,
+                longest_wait: Some(Duration::from_millis(5)),
+            },
+        };
+        let holder = serde_json::json!({
+            "label": null, "owner": Owner::named("job:7").as_str(), "fence": 7, "holds": 1,
+            "held_for_ms": 1, "ttl_ms": 2000, "kept": false, "permits": 1, "of": 1, "slot": null,
+        });
+        let shown = serde_json::json!({
+            "name": "a", "kind": "read_write", "waiting": 3, "longest_wait_ms": 5,
+            "holder": holder, "holders": [holder], "permits_in_use": 1,
+        });
+        assert_eq!(serde_json::to_value(&listed).unwrap(), shown);
+    }
+}
