@@ -4,6 +4,9 @@
 //! lock holds only locks that come before it, so no two callers wait for each other. A set knows nothing of a
 //! lock but its calls.
 
+#[cfg(test)]
+mod tests;
+
 use std::fmt;
 use std::future::pending;
 use std::time::Duration;

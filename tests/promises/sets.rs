@@ -169,10 +169,9 @@ async fn one_bound_counts_for_all_locks_of_a_set(backend: Backend) {
     let Err(Error::Timeout { waited, ttl }) = late else {
         panic!("{late:?}");
     };
-    assert!(
-        waited >= bound && began.elapsed() < bound + backend.slack(),
-        "{waited:?}"
-    );
+    let elapsed = began.elapsed();
+    assert!(bound <= waited && waited <= elapsed, "{waited:?} of {elapsed:?}");
+    assert!(elapsed < bound + backend.slack(), "{elapsed:?}");
     assert!(ttl > Duration::ZERO, "b can be held for longer");
     become_free(&there, &["a"]).await;
     let at_once = here.all(["a", "b"]).acquire_timeout(Duration::ZERO).await;
