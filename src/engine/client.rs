@@ -14,7 +14,7 @@ use crate::engine::server_clocks::ServerClocks;
 use crate::protocol::ids::{ClientId, RequestId};
 use crate::protocol::keys::label_key;
 use crate::protocol::{
-    Acquire, Acquired, Answer, Call, CallKind, Confirmed, Failure, KeepAlive, Operation, Renew, SetLabel,
+    Acquire, Acquired, Answer, ByRules, Call, CallKind, Confirmed, Failure, KeepAlive, Renew, SetLabel,
 };
 use crate::servers::Store;
 use crate::sync::outstanding::Outstanding;
@@ -108,7 +108,7 @@ impl Client {
     }
 
     /// Makes a call, and learns the server's time from its reply.
-    pub(crate) async fn call<O: Operation>(&self, operation: O) -> Result<Answer<O::Reply>, Failure> {
+    pub(crate) async fn call<O: ByRules>(&self, operation: O) -> Result<Answer<O::Reply>, Failure> {
         self.noted(self.timed(O::KIND, self.store.call(operation)).await)
     }
 

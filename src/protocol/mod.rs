@@ -18,12 +18,15 @@ pub(crate) use self::interface::{
 };
 #[cfg(test)]
 pub(crate) use self::interface::{Priority, StoreFuture};
+#[cfg(test)]
+pub(crate) use self::operations::Operation;
 #[cfg(all(test, feature = "redis"))]
 pub(crate) use self::operations::inspect::InspectedHold;
 pub(crate) use self::operations::release::Released;
 pub(crate) use self::operations::{
     Acquire, Acquired, CallKind, Confirmed, Contended, GetLabel, Inspect, Inspected, Look, Looked,
-    MAX_WITHDRAWN, Mode, Operation, Release, ReleaseOutcome, ReleaseWhat, Renew, Renewed, SetLabel, Shrink,
-    SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Withdraw, Withdrawn,
+    MAX_WITHDRAWN, Mode, Release, ReleaseOutcome, ReleaseWhat, Renew, Renewed, SetLabel, Shrink, SpinAcquire,
+    SpinAcquired, SpinRelease, SpinReleased, Withdraw, Withdrawn,
 };
 pub(crate) use self::push::Push;
+pub(crate) use self::rules::ByRules;

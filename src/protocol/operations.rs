@@ -1,12 +1,10 @@
 //! The calls to a server. An operation is one type: its arguments, its reply, the script that executes it and
-//! the reader of that script's reply, and the same rule in Rust. In-memory locks use the rules, and the
-//! scripts are tested against them: a rule must be changed here and in `lua/` together.
+//! the reader of that script's reply.
 
 mod acquire;
 pub(crate) mod inspect;
 pub(crate) mod label;
 mod look;
-mod permits;
 pub(crate) mod release;
 pub(crate) mod renew;
 mod shrink;
@@ -25,8 +23,6 @@ pub(crate) use self::shrink::Shrink;
 pub(crate) use self::spin::{SpinAcquire, SpinAcquired, SpinRelease, SpinReleased};
 pub(crate) use self::withdraw::{MAX_WITHDRAWN, Withdraw, Withdrawn};
 use crate::protocol::interface::{Priority, Stamp};
-use crate::protocol::rules::Rules;
-use crate::protocol::rules::lock::Run;
 use crate::protocol::script::{Declared, PubSubMode, ReplyError, ScriptCall};
 use crate::time::server_time::ServerTime;
 use crate::types::fence::Fence;
@@ -69,9 +65,6 @@ pub(crate) trait Operation: Clone + fmt::Debug + Send + Sync + 'static {
 
     /// Reads a reply, which is one line of words. Returns the server time and the content.
     fn read(&self, reply: &str) -> Result<(ServerTime, Self::Reply), ReplyError>;
-
-    /// What the script does, in Rust.
-    fn by_rules(&self, rules: &mut Rules, run: Run<'_>) -> Self::Reply;
 }
 
 /// What a call asks of the server, for the metrics.

@@ -1,25 +1,49 @@
-//! All that a server keeps of its locks. The rules of the operations work on it, with time as an argument.
+//! What the scripts do, in Rust. In-memory locks use these rules, and the scripts are tested against them: a
+//! rule must be changed here and in `lua/` together.
+//!
+//! The rules of each kind are one file. Time is an argument.
 
 pub(crate) mod lock;
 pub(crate) mod permits;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use uuid::Uuid;
 
-use crate::protocol::keys::Keys;
-use crate::protocol::label::Label;
-use crate::protocol::rules::lock::{Lock, Now};
-use crate::protocol::rules::permits::{OpenPermits, Permits};
+use self::lock::Lock;
+use self::permits::{OpenPermits, Permits};
+use super::ids::RequestId;
+use super::keys::Keys;
+use super::label::Label;
+use super::operations::Operation;
+use super::operations::release::Released;
+use super::operations::{
+    Acquire, Acquired, GetLabel, Inspect, Inspected, Look, Looked, Release, Renew, Renewed, SetLabel, Shrink,
+    SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Withdraw, Withdrawn,
+};
+use crate::time::server_time::{ServerTime, millis};
+use crate::types::fence::Fence;
 use crate::types::owner::Owner;
+use crate::types::status::Kind;
 
 /// How many requests a call removes from the queue before it answers `more`, as in the scripts.
 pub(crate) const BOUND: usize = 100;
 /// Nothing is swept while there are fewer entries than this.
 const SWEEP_FROM: usize = 1024;
+/// How long a lock and its fence are kept after its deadline.
+pub(crate) const RETENTION_MS: u64 = 60_000;
+/// How far a floor may be ahead of the server's clock.
+const MAX_AHEAD_US: u64 = 86_400_000_000;
 
+/// An operation that needs no server.
+pub(crate) trait ByRules: Operation {
+    /// What the script does.
+    fn by_rules(&self, rules: &mut Rules, run: Run<'_>) -> Self::Reply;
+}
+
+/// All that a server keeps of its locks.
 #[derive(Debug)]
 pub(crate) struct Rules {
     pub(crate) locks: HashMap<String, Lock>,
@@ -89,4 +113,220 @@ pub(crate) struct Spin {
     /// The request that took the last hold.
     pub(crate) request: Uuid,
     pub(crate) until: u64,
+}
+
+/// The time of one call.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Now {
+    /// For tickets and fences.
+    pub(crate) us: u64,
+    /// For deadlines.
+    pub(crate) ms: u64,
+}
+
+impl Now {
+    /// The least fence that a call grants by its floor, or without one by the time.
+    pub(crate) fn or_floor(self, floor: Option<Fence>) -> u64 {
+        floor.map_or(self.us, Fence::get)
+    }
+
+    /// Whether a call with this floor must do nothing.
+    pub(crate) fn is_behind(self, floor: Option<Fence>) -> bool {
+        self.or_floor(floor) > self.us + MAX_AHEAD_US
+    }
+}
+
+/// What a call finds when it runs.
+pub(crate) struct Run<'a> {
+    pub(crate) now: Now,
+    /// The time that the call's stamp returned.
+    pub(crate) not_after: ServerTime,
+    pub(crate) channels: &'a mut dyn Channels,
+}
+
+/// The channels and their subscribers.
+pub(crate) trait Channels {
+    /// The number of subscribers that the server counts. Other subscribers, at a replica, may hear messages
+    /// too.
+    fn subscribers(&self, channel: &str) -> usize;
+
+    /// Publishes a message if the caller has the right to. Returns whether it did.
+    fn publish(&mut self, channel: &str, message: &str) -> bool;
+}
+
+/// Notes that a client is alive, and removes some of those that are dead, as many as the bound.
+pub(crate) fn note_alive(
+    clients: &mut HashMap<String, u64>,
+    client: &str,
+    until: u64,
+    now: Now,
+    bound: usize,
+) {
+    clients.insert(client.to_owned(), until);
+    let over = clients.iter().filter(|(_, until)| **until <= now.ms);
+    let over: BTreeSet<_> = over.map(|(client, until)| (*until, client.clone())).collect();
+    for (_, client) in over.into_iter().take(bound) {
+        clients.remove(&client);
+    }
+}
+
+/// The queue in the order of a sorted set: by ticket, then by request.
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    pub(crate) order: BTreeSet<(u64, RequestId)>,
+    tickets: HashMap<RequestId, u64>,
+}
+
+impl Queue {
+    pub(crate) fn len(&self) -> usize {
+        self.order.len()
+    }
+
+    pub(crate) fn ticket(&self, request: &RequestId) -> Option<u64> {
+        self.tickets.get(request).copied()
+    }
+
+    /// Adds a request, unless it has this place or an earlier one. Returns whether it was added.
+    pub(crate) fn add(&mut self, ticket: u64, request: &RequestId) -> bool {
+        if self.ticket(request).is_some_and(|place| place <= ticket) {
+            return false;
+        }
+        self.remove(request);
+        self.tickets.insert(request.clone(), ticket);
+        self.order.insert((ticket, request.clone()))
+    }
+
+    pub(crate) fn remove(&mut self, request: &RequestId) {
+        if let Some(ticket) = self.tickets.remove(request) {
+            self.order.remove(&(ticket, request.clone()));
+        }
+    }
+
+    fn pop(&mut self) -> Option<RequestId> {
+        let (_, request) = self.order.pop_first()?;
+        self.tickets.remove(&request);
+        Some(request)
+    }
+}
+
+impl ByRules for Acquire {
+    fn by_rules(&self, rules: &mut Rules, run: Run<'_>) -> Acquired {
+        match self.keys.kind {
+            Kind::Lock => lock::acquire(self, rules, run),
+            Kind::Semaphore | Kind::ReadWrite => permits::acquire(self, rules, run),
+        }
+    }
+}
+
+impl ByRules for Release {
+    fn by_rules(&self, rules: &mut Rules, run: Run<'_>) -> Released {
+        match self.keys.kind {
+            Kind::Lock => lock::release(self, rules, run),
+            Kind::Semaphore | Kind::ReadWrite => permits::release(self, rules, run),
+        }
+    }
+}
+
+impl ByRules for Withdraw {
+    fn by_rules(&self, rules: &mut Rules, run: Run<'_>) -> Withdrawn {
+        match self.keys.kind {
+            Kind::Lock => lock::withdraw(self, rules, run),
+            Kind::Semaphore | Kind::ReadWrite => permits::withdraw(self, rules, run),
+        }
+    }
+}
+
+impl ByRules for Renew {
+    fn by_rules(&self, rules: &mut Rules, run: Run<'_>) -> Renewed {
+        match self.keys.kind {
+            Kind::Lock => lock::renew(self, rules, run.now),
+            Kind::Semaphore | Kind::ReadWrite => permits::renew(self, rules, run.now),
+        }
+    }
+}
+
+impl ByRules for Inspect {
+    fn by_rules(&self, rules: &mut Rules, run: Run<'_>) -> Inspected {
+        match self.keys.kind {
+            Kind::Lock => lock::inspect(self, rules, run.now),
+            Kind::Semaphore | Kind::ReadWrite => permits::inspect(self, rules, run.now),
+        }
+    }
+}
+
+/// Only a lock has votes.
+impl ByRules for Look {
+    fn by_rules(&self, rules: &mut Rules, run: Run<'_>) -> Looked {
+        lock::look(self, rules, run.now)
+    }
+}
+
+/// Only permits can be given back in part.
+impl ByRules for Shrink {
+    fn by_rules(&self, rules: &mut Rules, run: Run<'_>) -> Released {
+        permits::shrink(self, rules, run)
+    }
+}
+
+impl ByRules for SpinAcquire {
+    fn by_rules(&self, rules: &mut Rules, run: Run<'_>) -> SpinAcquired {
+        let now = run.now;
+        let until = now.ms + millis(self.lease);
+        let held = rules
+            .spins
+            .get_mut(&self.keys.spin)
+            .filter(|spin| spin.until > now.ms);
+        match held {
+            Some(spin) if spin.owner == self.owner => {
+                if spin.request != self.request {
+                    spin.request = self.request;
+                    spin.count += 1;
+                }
+                spin.until = spin.until.max(until);
+                SpinAcquired::Held(spin.count)
+            }
+            Some(_) => SpinAcquired::Busy,
+            None => {
+                let spin = Spin {
+                    owner: self.owner.clone(),
+                    count: 1,
+                    request: self.request,
+                    until,
+                };
+                rules.spins.insert(self.keys.spin.clone(), spin);
+                SpinAcquired::Held(1)
+            }
+        }
+    }
+}
+
+impl ByRules for SpinRelease {
+    fn by_rules(&self, rules: &mut Rules, run: Run<'_>) -> SpinReleased {
+        let now = run.now;
+        let held = rules
+            .spins
+            .get_mut(&self.keys.spin)
+            .filter(|spin| spin.until > now.ms);
+        let Some(spin) = held.filter(|spin| spin.owner == self.owner) else {
+            return SpinReleased::NotHeld;
+        };
+        spin.count -= 1;
+        let left = spin.count;
+        if left == 0 {
+            rules.spins.remove(&self.keys.spin);
+        }
+        SpinReleased::Left(left)
+    }
+}
+
+impl ByRules for SetLabel {
+    fn by_rules(&self, rules: &mut Rules, _: Run<'_>) {
+        rules.labels.insert(self.key.clone(), self.label.clone());
+    }
+}
+
+impl ByRules for GetLabel {
+    fn by_rules(&self, rules: &mut Rules, _: Run<'_>) -> Option<Label> {
+        rules.labels.get(&self.key).cloned()
+    }
 }

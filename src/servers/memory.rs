@@ -17,9 +17,8 @@ use crate::protocol::interface::{
     StoreFuture,
 };
 use crate::protocol::keys::Keys;
-use crate::protocol::operations::{Operation, SetLabel};
-use crate::protocol::rules::lock::{Channels, Now, Run};
-use crate::protocol::rules::{BOUND, Rules};
+use crate::protocol::operations::SetLabel;
+use crate::protocol::rules::{BOUND, ByRules, Channels, Now, Rules, Run};
 use crate::time::clock::{Clock, LocalTime};
 use crate::time::clock_offset::Sample;
 use crate::time::server_time::{ServerTime, millis};
@@ -264,7 +263,7 @@ pub(crate) struct Connection(Arc<Client>);
 
 impl Connection {
     /// Does all work at the first poll of the call.
-    pub(crate) fn call<O: Operation>(&self, operation: O) -> Call<O::Reply> {
+    pub(crate) fn call<O: ByRules>(&self, operation: O) -> Call<O::Reply> {
         let client = self.0.clone();
         Box::pin(async move {
             client.execute(operation.floor(), operation.stamp(), |rules, run| {

@@ -22,7 +22,7 @@ use self::redis::{ClusterStore, RedisStore};
 #[cfg(feature = "redis")]
 use crate::protocol::{Answer, Failure, Listener, ServerId, label, script, script::PubSubMode};
 use crate::protocol::{
-    Call, Confirmed, Connections, KeepAlive, OnAnswer, Operation, Renew, SetLabel, operations,
+    ByRules, Call, Confirmed, Connections, KeepAlive, OnAnswer, Renew, SetLabel, operations,
 };
 #[cfg(test)]
 use crate::tests::double::{self, Double};
@@ -44,7 +44,7 @@ pub(crate) enum Store {
 }
 
 impl Store {
-    pub(crate) fn call<O: Operation>(&self, operation: O) -> Call<O::Reply> {
+    pub(crate) fn call<O: ByRules>(&self, operation: O) -> Call<O::Reply> {
         match self {
             Store::Memory(connection) => connection.call(operation),
             #[cfg(feature = "redis")]

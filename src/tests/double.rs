@@ -5,8 +5,7 @@ use std::fmt;
 use std::future::pending;
 use std::time::Duration;
 
-use crate::protocol::rules::Rules;
-use crate::protocol::rules::lock::Run;
+use crate::protocol::rules::{ByRules, Rules, Run};
 use crate::protocol::script::{Declared, PubSubMode, ReplyError, ScriptCall};
 use crate::protocol::{
     Answer, Call, CallKind, Connections, KeepAlive, OnAnswer, Operation, Priority, SetLabel, Stamp,
@@ -25,7 +24,7 @@ pub(crate) trait Double: Connections {
 }
 
 /// Makes a call to a store of a test.
-pub(crate) fn call<O: Operation>(double: &dyn Double, operation: O) -> Call<O::Reply> {
+pub(crate) fn call<O: ByRules>(double: &dyn Double, operation: O) -> Call<O::Reply> {
     let call = double.call(AnyOperation::new(operation));
     Box::pin(async move {
         let Answer { on, at, reply } = call.await?;
@@ -41,12 +40,12 @@ pub(crate) struct AnyOperation(Box<dyn Erased>);
 pub(crate) struct AnyReply(Box<dyn ErasedReply>);
 
 impl AnyOperation {
-    pub(crate) fn new(operation: impl Operation) -> AnyOperation {
+    pub(crate) fn new(operation: impl ByRules) -> AnyOperation {
         AnyOperation(Box::new(operation))
     }
 
     /// The operation, if it is of this type.
-    pub(crate) fn get<O: Operation>(&self) -> Option<&O> {
+    pub(crate) fn get<O: ByRules>(&self) -> Option<&O> {
         // The traits are also implemented for the box itself.
         (*self.0).as_any().downcast_ref()
     }
@@ -96,7 +95,9 @@ impl Operation for AnyOperation {
     fn read(&self, _: &str) -> Result<(ServerTime, AnyReply), ReplyError> {
         unreachable!("no test puts a store before a server")
     }
+}
 
+impl ByRules for AnyOperation {
     fn by_rules(&self, rules: &mut Rules, run: Run<'_>) -> AnyReply {
         self.0.by_rules(rules, run)
     }
@@ -112,7 +113,7 @@ trait Erased: fmt::Debug + Send + Sync {
     fn by_rules(&self, rules: &mut Rules, run: Run<'_>) -> AnyReply;
 }
 
-impl<O: Operation> Erased for O {
+impl<O: ByRules> Erased for O {
     fn as_any(&self) -> &dyn Any {
         self
     }
@@ -138,7 +139,7 @@ impl<O: Operation> Erased for O {
     }
 
     fn by_rules(&self, rules: &mut Rules, run: Run<'_>) -> AnyReply {
-        AnyReply(Box::new(Operation::by_rules(self, rules, run)))
+        AnyReply(Box::new(ByRules::by_rules(self, rules, run)))
     }
 }
 

@@ -3,12 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{CallKind, Operation, permits};
+use super::{CallKind, Operation};
 use crate::protocol::ids::RequestId;
 use crate::protocol::interface::{Grant, Priority, Stamp};
 use crate::protocol::keys::Keys;
-use crate::protocol::rules::Rules;
-use crate::protocol::rules::lock::{HandOver, Hold, MAX_HOLDS, RETENTION_MS, Run, next_fence, note_alive};
 use crate::protocol::script::{ACQUIRES, Declared, PubSubMode, ReplyError, ReplyReader, ScriptCall};
 use crate::time::server_time::{ServerTime, Ticket, millis};
 use crate::types::fence::Fence;
@@ -179,110 +177,6 @@ impl Operation for Acquire {
             _ => return Err(words.malformed()),
         };
         Ok((words.now, acquired))
-    }
-
-    fn by_rules(&self, rules: &mut Rules, run: Run<'_>) -> Acquired {
-        if self.keys.kind != Kind::Lock {
-            return permits::acquire(self, rules, run);
-        }
-        let Run {
-            now,
-            not_after,
-            channels,
-        } = run;
-        let bound = rules.bound;
-        let Acquire {
-            keys, request, mode, ..
-        } = self;
-        let (lease, heartbeat) = (millis(self.lease), millis(self.heartbeat));
-        let lock = rules.lock(&keys.lock);
-        let (mut holder, dead) = lock.read(now, Some(request.client()));
-        let fence = next_fence(&holder, now, self.floor);
-        if let Some(grant) = holder.grant_of(request) {
-            let was_queued = false;
-            return Acquired::Granted { grant, was_queued };
-        }
-        if now.ms > not_after.ms() {
-            return Acquired::ExpiredCall;
-        }
-        let alive = lock
-            .clients
-            .get(request.client())
-            .is_some_and(|until| *until > now.ms);
-        let seen =
-            *mode == Mode::Poll && channels.subscribers(&format!("{}{}", keys.channel, request.client())) > 0;
-        if *mode == Mode::Poll && !alive {
-            return Acquired::NotRegistered { seen };
-        }
-        let was_queued = lock.queue.ticket(request).is_some();
-        if holder.is_of(request.owner()) {
-            if holder.holds.len() >= MAX_HOLDS {
-                return Acquired::Full;
-            }
-            let deadline = now.ms + lease;
-            holder.holds.insert(request.clone(), Hold { deadline, lease });
-            lock.write_holds(&mut holder);
-            lock.queue.remove(request);
-        } else if !holder.is_held() && lock.queue.len() == 0 {
-            lock.take_for_dead(dead.as_deref());
-            lock.grant(&mut holder, request, fence, now, lease, false);
-        }
-        if let Some(grant) = holder.grant_of(request) {
-            return Acquired::Granted { grant, was_queued };
-        }
-
-        let mut enqueued = false;
-        let mut queued = lock.queue.len();
-        if *mode != Mode::Try {
-            let latest = if self.floor.is_some() { u64::MAX } else { now.us };
-            let ticket = self.ticket.map_or(now.us, |ticket| ticket.0.min(latest));
-            enqueued = lock.queue.add(ticket, request);
-            // The number is one too large if the request was moved.
-            queued += usize::from(enqueued);
-            lock.keep_until(now.ms + heartbeat + RETENTION_MS);
-        }
-        if !holder.is_held() {
-            let mine = Some((request, lease));
-            match lock.hand_over(
-                &mut holder,
-                fence,
-                dead.as_deref(),
-                mine,
-                &keys.channel,
-                now,
-                bound,
-                channels,
-            ) {
-                HandOver::More => return Acquired::Incomplete,
-                HandOver::Nobody(fence) => lock.grant(&mut holder, request, fence, now, lease, false),
-                HandOver::Handed => {}
-            }
-            if let Some(grant) = holder.grant_of(request) {
-                let was_queued = *mode != Mode::Try && !enqueued;
-                return Acquired::Granted { grant, was_queued };
-            }
-        }
-
-        if matches!(mode, Mode::Register | Mode::Poll) {
-            note_alive(
-                &mut lock.clients,
-                request.client(),
-                now.ms + heartbeat,
-                now,
-                bound,
-            );
-        }
-        let own_grant = holder.request.as_ref().filter(|r| r.client() == request.client());
-        // A try is never queued, so the whole queue is ahead of it.
-        let itself = usize::from(*mode != Mode::Try);
-        Acquired::Contended(Contended {
-            ttl: Duration::from_millis(holder.deadline().saturating_sub(now.ms)),
-            ticket: (*mode != Mode::Try).then(|| Ticket(lock.queue.ticket(request).unwrap_or_default())),
-            ahead: queued.saturating_sub(itself) as u64,
-            seen,
-            enqueued,
-            own_grant: own_grant.and_then(|own_grant| holder.grant_of(own_grant)),
-        })
     }
 }
 

@@ -2,12 +2,10 @@
 
 use std::sync::Arc;
 
-use super::{CallKind, Operation, permits};
+use super::{CallKind, Operation};
 use crate::protocol::ids::{ClientId, RequestId};
 use crate::protocol::interface::Priority;
 use crate::protocol::keys::Keys;
-use crate::protocol::rules::Rules;
-use crate::protocol::rules::lock::Run;
 use crate::protocol::script::{Declared, INSPECTIONS, PubSubMode, ReplyError, ReplyReader, ScriptCall};
 use crate::time::server_time::{ServerTime, Ticket};
 use crate::types::fence::Fence;
@@ -162,29 +160,5 @@ impl Operation for Inspect {
             first: (waiting > 0).then_some(Ticket(first)),
         };
         Ok((words.now, inspected))
-    }
-
-    fn by_rules(&self, rules: &mut Rules, run: Run<'_>) -> Inspected {
-        if self.keys.kind != Kind::Lock {
-            return permits::inspect(self, rules, run.now);
-        }
-        let now = run.now;
-        let lock = rules.lock(&self.keys.lock);
-        let (holder, _) = lock.read(now, None);
-        let held = holder.request.as_ref().filter(|_| holder.is_held());
-        let holders: Vec<_> = held
-            .zip(Fence::new(holder.fence))
-            .map(|(request, fence)| InspectedHold {
-                holds: holder.holds.len() as u64,
-                ..InspectedHold::of(request, fence, ServerTime::from_ms(holder.deadline()))
-            })
-            .into_iter()
-            .collect();
-        Inspected {
-            in_use: holders.len() as u64,
-            holders,
-            waiting: lock.queue.len() as u64,
-            first: lock.queue.order.first().map(|(ticket, _)| Ticket(*ticket)),
-        }
     }
 }

@@ -7,8 +7,6 @@ use crate::protocol::ids::ClientId;
 use crate::protocol::interface::{Call, KeepAlive, OnAnswer, Priority};
 use crate::protocol::keys::label_key;
 use crate::protocol::label::Label;
-use crate::protocol::rules::Rules;
-use crate::protocol::rules::lock::Run;
 use crate::protocol::script::{Declared, LABEL, PubSubMode, ReplyError, ReplyReader, ScriptCall};
 use crate::time::server_time::{ServerTime, millis};
 
@@ -64,10 +62,6 @@ impl Operation for SetLabel {
             _ => Err(words.malformed()),
         }
     }
-
-    fn by_rules(&self, rules: &mut Rules, _: Run<'_>) {
-        rules.labels.insert(self.key.clone(), self.label.clone());
-    }
 }
 
 impl Operation for GetLabel {
@@ -95,10 +89,6 @@ impl Operation for GetLabel {
             _ => return Err(words.malformed()),
         };
         Ok((words.now, label))
-    }
-
-    fn by_rules(&self, rules: &mut Rules, _: Run<'_>) -> Option<Label> {
-        rules.labels.get(&self.key).cloned()
     }
 }
 

@@ -3,8 +3,6 @@
 use super::renew::{renewal, renewed};
 use super::{CallKind, Operation, Renew, Renewed};
 use crate::protocol::interface::Priority;
-use crate::protocol::rules::Rules;
-use crate::protocol::rules::lock::Run;
 use crate::protocol::script::{Declared, LOOK, PubSubMode, ReplyError, ReplyReader, ScriptCall};
 use crate::time::server_time::{ServerTime, Ticket};
 use crate::types::fence::Fence;
@@ -66,42 +64,5 @@ impl Operation for Look {
             earlier: is_held && words.flag()?,
         };
         Ok((words.now, looked))
-    }
-
-    fn by_rules(&self, rules: &mut Rules, run: Run<'_>) -> Looked {
-        let Look { renew, floor, ticket } = self;
-        let lock = rules.lock(&renew.keys.lock);
-        let before = lock.written.clone().unwrap_or_default();
-        // Several holds keep their fence, because each is renewed and released by it.
-        let is_only = before.holds.len() == 1 && before.holds.contains_key(&renew.request);
-        let fence = if is_only && before.fence == floor.get() {
-            *floor
-        } else {
-            renew.fence
-        };
-        let renewed = Renew {
-            fence,
-            ..renew.clone()
-        }
-        .by_rules(rules, run);
-        if !matches!(renewed, Renewed::Until(_)) {
-            return Looked {
-                renewed,
-                fence: renew.fence,
-                earlier: false,
-            };
-        }
-        let lock = rules.lock(&renew.keys.lock);
-        let fence = if is_only { fence.max(*floor) } else { fence };
-        if let Some(holder) = &mut lock.written {
-            holder.fence = fence.get();
-        }
-        let place = (ticket.0, renew.request.client());
-        let first = lock.queue.order.first();
-        Looked {
-            renewed,
-            fence,
-            earlier: first.is_some_and(|(ticket, request)| (*ticket, request.client()) < place),
-        }
     }
 }

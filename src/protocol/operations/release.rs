@@ -3,18 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{CallKind, Operation, permits};
+use super::{CallKind, Operation};
 use crate::protocol::ids::RequestId;
 use crate::protocol::interface::Priority;
 use crate::protocol::keys::Keys;
-use crate::protocol::rules::Rules;
-use crate::protocol::rules::lock::{
-    Channels, HandOver, Hold, Holder, Now, Queue, RETENTION_MS, Run, next_fence,
-};
 use crate::protocol::script::{Declared, PubSubMode, RELEASES, ReplyError, ReplyReader, ScriptCall};
 use crate::time::server_time::{ServerTime, millis};
 use crate::types::fence::Fence;
-use crate::types::owner::Owner;
 use crate::types::status::Kind;
 
 #[derive(Clone, Debug)]
@@ -153,132 +148,5 @@ impl Operation for Release {
 
     fn read(&self, reply: &str) -> Result<(ServerTime, Released), ReplyError> {
         Released::read(reply, self.keys.kind, &self.request)
-    }
-
-    fn by_rules(&self, rules: &mut Rules, run: Run<'_>) -> Released {
-        if self.keys.kind != Kind::Lock {
-            return permits::release(self, rules, run);
-        }
-        let Run { now, channels, .. } = run;
-        let Release {
-            keys,
-            request,
-            what,
-            floor,
-        } = self;
-        if let Some(more) = self.keep(rules, now, channels) {
-            return Released {
-                outcome: ReleaseOutcome::Released,
-                denied: false,
-                more,
-                searched: None,
-            };
-        }
-        end(rules, keys, request, *floor, now, channels, |_, holder| {
-            let (fence, last) = match *what {
-                ReleaseWhat::Grant(fence) | ReleaseWhat::Keep { fence, .. } => (fence, Some(fence)),
-                ReleaseWhat::Turns { first, last } => (first, Some(last)),
-                ReleaseWhat::Force { fence, .. } => (fence, None),
-            };
-            let fence_counts = fence.get() == holder.fence;
-            let ended = match what {
-                ReleaseWhat::Grant(_) | ReleaseWhat::Turns { .. } | ReleaseWhat::Keep { .. } => {
-                    fence_counts && holder.holds.remove(request).is_some()
-                }
-                ReleaseWhat::Force { .. } => fence_counts && !std::mem::take(&mut holder.holds).is_empty(),
-            };
-            match ended {
-                true if holder.is_held() => ReleaseOutcome::OneFewer,
-                true => {
-                    if let Some(last) = last {
-                        holder.end_told(last.get());
-                    }
-                    ReleaseOutcome::Released
-                }
-                false if holder.ran_out(fence) => ReleaseOutcome::Expired,
-                false => ReleaseOutcome::Taken,
-            }
-        })
-    }
-}
-
-impl Release {
-    /// Ends the only hold of a request, but keeps the lock taken for a while, if the call says so. If it did,
-    /// or had done so before, returns whether it must be called again.
-    fn keep(&self, rules: &mut Rules, now: Now, channels: &mut dyn Channels) -> Option<bool> {
-        let ReleaseWhat::Keep {
-            fence,
-            at_least,
-            until,
-        } = self.what
-        else {
-            return None;
-        };
-        let Release { keys, request, .. } = self;
-        let bound = rules.bound;
-        let lock = rules.lock(&keys.lock);
-        let deadline = until.ms().min(now.ms + millis(at_least));
-        let kept = request.kept();
-        let holder = lock.written.as_mut().filter(|holder| {
-            deadline > now.ms
-                && holder.deadline() > now.ms
-                && holder.fence == fence.get()
-                && holder.holds.len() == 1
-        })?;
-        if holder.holds.contains_key(&kept) {
-            // The call before this one may have been incomplete.
-            return Some(lock.tell_first(&keys.channel, now, bound, channels));
-        }
-        holder.holds.remove(request)?;
-        let lease = deadline - now.ms;
-        holder.holds.insert(kept.clone(), Hold { deadline, lease });
-        holder.owner = Some(Owner::from_wire(kept.owner()));
-        holder.request = Some(kept);
-        holder.pushed = false;
-        lock.keep_until(deadline + RETENTION_MS);
-        Some(lock.tell_first(&keys.channel, now, bound, channels))
-    }
-}
-
-/// Runs `ending`, and hands the lock over if nobody holds it afterwards.
-pub(super) fn end(
-    rules: &mut Rules,
-    keys: &Keys,
-    caller: &RequestId,
-    floor: Option<Fence>,
-    now: Now,
-    channels: &mut dyn Channels,
-    ending: impl FnOnce(&mut Queue, &mut Holder) -> ReleaseOutcome,
-) -> Released {
-    let bound = rules.bound;
-    let lock = rules.lock(&keys.lock);
-    let (mut holder, dead) = lock.read(now, Some(caller.client()));
-    let was_held = holder.is_held();
-    let outcome = ending(&mut lock.queue, &mut holder);
-    let mut more = false;
-    if outcome == ReleaseOutcome::OneFewer {
-        lock.write_holds(&mut holder);
-    } else if !holder.is_held() {
-        let fence = next_fence(&holder, now, floor);
-        let handed = lock.hand_over(
-            &mut holder,
-            fence,
-            dead.as_deref(),
-            None,
-            &keys.channel,
-            now,
-            bound,
-            channels,
-        );
-        more = matches!(handed, HandOver::More);
-        if was_held && !matches!(handed, HandOver::Handed) {
-            lock.free(&holder, now);
-        }
-    }
-    Released {
-        outcome,
-        denied: false,
-        more,
-        searched: None,
     }
 }

@@ -3,14 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{CallKind, Operation, permits};
+use super::{CallKind, Operation};
 use crate::protocol::ids::RequestId;
 use crate::protocol::interface::{Answer, Call, Priority};
 use crate::protocol::keys::Keys;
-use crate::protocol::rules::Rules;
-use crate::protocol::rules::lock::{Hold, Run};
 use crate::protocol::script::{Declared, PubSubMode, RENEWALS, ReplyError, ReplyReader, ScriptCall};
-use crate::time::server_time::{ServerTime, millis};
+use crate::time::server_time::ServerTime;
 use crate::types::fence::Fence;
 use crate::types::status::Kind;
 
@@ -95,38 +93,6 @@ impl Operation for Renew {
     fn read(&self, reply: &str) -> Result<(ServerTime, Renewed), ReplyError> {
         let words = ReplyReader::of(reply, self.request.as_str())?;
         Ok((words.now, renewed(&words)?))
-    }
-
-    fn by_rules(&self, rules: &mut Rules, run: Run<'_>) -> Renewed {
-        if self.keys.kind != Kind::Lock {
-            return permits::renew(self, rules, run.now);
-        }
-        let now = run.now;
-        let lock = rules.lock(&self.keys.lock);
-        let (mut holder, _) = lock.read(now, None);
-        let lease = millis(self.lease);
-        let wanted = (now.ms + lease).min(self.cap.ms());
-        let fence_counts = holder.fence == self.fence.get();
-        let is_first = holder.request.as_ref() == Some(&self.request);
-        let Some(hold) = holder.holds.get_mut(&self.request).filter(|_| fence_counts) else {
-            return if holder.ran_out(self.fence) {
-                Renewed::Expired
-            } else {
-                Renewed::Taken
-            };
-        };
-        if wanted > hold.deadline {
-            *hold = Hold {
-                deadline: wanted,
-                lease,
-            };
-        }
-        let deadline = hold.deadline;
-        if is_first {
-            holder.pushed = false;
-        }
-        lock.write_holds(&mut holder);
-        Renewed::Until(ServerTime::from_ms(deadline))
     }
 }
 

@@ -3,12 +3,10 @@
 use std::sync::Arc;
 
 use super::release::Released;
-use super::{CallKind, Operation, permits};
+use super::{CallKind, Operation};
 use crate::protocol::ids::RequestId;
 use crate::protocol::interface::Priority;
 use crate::protocol::keys::Keys;
-use crate::protocol::rules::Rules;
-use crate::protocol::rules::lock::Run;
 use crate::protocol::script::{Declared, PubSubMode, RELEASES, ReplyError, ScriptCall};
 use crate::time::server_time::ServerTime;
 use crate::types::fence::Fence;
@@ -52,9 +50,5 @@ impl Operation for Shrink {
 
     fn read(&self, reply: &str) -> Result<(ServerTime, Released), ReplyError> {
         Released::read(reply, self.keys.kind, &self.request)
-    }
-
-    fn by_rules(&self, rules: &mut Rules, run: Run<'_>) -> Released {
-        permits::shrink(self, rules, run)
     }
 }

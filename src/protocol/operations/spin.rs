@@ -8,8 +8,6 @@ use uuid::Uuid;
 use super::{CallKind, Operation};
 use crate::protocol::interface::Priority;
 use crate::protocol::keys::Keys;
-use crate::protocol::rules::lock::Run;
-use crate::protocol::rules::{Rules, Spin};
 use crate::protocol::script::{
     Declared, PubSubMode, ReplyError, ReplyReader, SPIN_ACQUIRE, SPIN_RELEASE, ScriptCall,
 };
@@ -75,36 +73,6 @@ impl Operation for SpinAcquire {
         };
         Ok((words.now, acquired))
     }
-
-    fn by_rules(&self, rules: &mut Rules, run: Run<'_>) -> SpinAcquired {
-        let now = run.now;
-        let until = now.ms + millis(self.lease);
-        let held = rules
-            .spins
-            .get_mut(&self.keys.spin)
-            .filter(|spin| spin.until > now.ms);
-        match held {
-            Some(spin) if spin.owner == self.owner => {
-                if spin.request != self.request {
-                    spin.request = self.request;
-                    spin.count += 1;
-                }
-                spin.until = spin.until.max(until);
-                SpinAcquired::Held(spin.count)
-            }
-            Some(_) => SpinAcquired::Busy,
-            None => {
-                let spin = Spin {
-                    owner: self.owner.clone(),
-                    count: 1,
-                    request: self.request,
-                    until,
-                };
-                rules.spins.insert(self.keys.spin.clone(), spin);
-                SpinAcquired::Held(1)
-            }
-        }
-    }
 }
 
 impl Operation for SpinRelease {
@@ -131,22 +99,5 @@ impl Operation for SpinRelease {
             _ => return Err(words.malformed()),
         };
         Ok((words.now, released))
-    }
-
-    fn by_rules(&self, rules: &mut Rules, run: Run<'_>) -> SpinReleased {
-        let now = run.now;
-        let held = rules
-            .spins
-            .get_mut(&self.keys.spin)
-            .filter(|spin| spin.until > now.ms);
-        let Some(spin) = held.filter(|spin| spin.owner == self.owner) else {
-            return SpinReleased::NotHeld;
-        };
-        spin.count -= 1;
-        let left = spin.count;
-        if left == 0 {
-            rules.spins.remove(&self.keys.spin);
-        }
-        SpinReleased::Left(left)
     }
 }

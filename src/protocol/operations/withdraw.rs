@@ -3,17 +3,13 @@
 use std::fmt::Write;
 use std::sync::Arc;
 
-use super::release::end;
-use super::{CallKind, Operation, ReleaseOutcome, permits};
+use super::{CallKind, Operation};
 use crate::protocol::ids::RequestId;
 use crate::protocol::interface::Priority;
 use crate::protocol::keys::Keys;
-use crate::protocol::rules::Rules;
-use crate::protocol::rules::lock::Run;
 use crate::protocol::script::{Declared, PubSubMode, ReplyError, ReplyReader, ScriptCall, WITHDRAWALS};
 use crate::time::server_time::ServerTime;
 use crate::types::fence::Fence;
-use crate::types::status::Kind;
 
 /// Removes the queue entries and holds of these requests of one client. The requests are never used again.
 #[derive(Clone, Debug)]
@@ -79,51 +75,5 @@ impl Operation for Withdraw {
         }
         let more = words.flag()?;
         Ok((words.now, Withdrawn { more }))
-    }
-
-    fn by_rules(&self, rules: &mut Rules, run: Run<'_>) -> Withdrawn {
-        if self.keys.kind != Kind::Lock {
-            return permits::withdraw(self, rules, run);
-        }
-        let Run { now, channels, .. } = run;
-        let Withdraw {
-            keys,
-            requests,
-            floor,
-        } = self;
-        let released = end(
-            rules,
-            keys,
-            &requests[0],
-            *floor,
-            now,
-            channels,
-            |queue, holder| {
-                let before = holder.holds.len();
-                for request in requests {
-                    queue.remove(request);
-                    holder.holds.remove(request);
-                }
-                if before > 0 && !holder.is_held() {
-                    // No guard has had that hold, but it may have been a vote. The floor is larger than all
-                    // fences that were used.
-                    let below = floor.map_or(0, |floor| floor.get() - 1);
-                    holder.end_told(holder.fence.max(below));
-                }
-                match holder.holds.len() {
-                    after if after == before || after == 0 => ReleaseOutcome::Released,
-                    _ => ReleaseOutcome::OneFewer,
-                }
-            },
-        );
-        let bound = rules.bound;
-        let lock = rules.lock(&keys.lock);
-        // Another request may be the first now. Its client only knows when the lease was to end.
-        let stays_taken = lock.written.as_ref().is_some_and(|holder| {
-            holder.deadline() > now.ms && holder.request.as_ref().is_some_and(RequestId::is_kept)
-        });
-        Withdrawn {
-            more: released.more || stays_taken && lock.tell_first(&keys.channel, now, bound, channels),
-        }
     }
 }

@@ -1,59 +1,25 @@
-//! One lock as a server keeps it, and the parts that operations share. The counterpart of `lua/lib/`.
+//! The rules of a lock: what its scripts do, in Rust.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Duration;
 
+use super::{Channels, Now, Queue, RETENTION_MS, Rules, Run, note_alive};
 use crate::protocol::ids::RequestId;
 use crate::protocol::interface::{Grant, RESERVED, TURNS_AHEAD_US};
+use crate::protocol::keys::Keys;
+use crate::protocol::operations::inspect::InspectedHold;
+use crate::protocol::operations::release::Released;
+use crate::protocol::operations::{
+    Acquire, Acquired, Contended, Inspect, Inspected, Look, Looked, Mode, Release, ReleaseOutcome,
+    ReleaseWhat, Renew, Renewed, Withdraw, Withdrawn,
+};
 use crate::protocol::push::Push;
-use crate::time::server_time::{ServerTime, millis};
+use crate::time::server_time::{ServerTime, Ticket, millis};
 use crate::types::fence::Fence;
 use crate::types::owner::Owner;
 
 /// How many holds one owner may have.
 pub(crate) const MAX_HOLDS: usize = 256;
-/// How long a lock and its fence are kept after its deadline.
-pub(crate) const RETENTION_MS: u64 = 60_000;
-/// How far a floor may be ahead of the server's clock.
-const MAX_AHEAD_US: u64 = 86_400_000_000;
-
-/// The time of one call.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Now {
-    /// For tickets and fences.
-    pub(crate) us: u64,
-    /// For deadlines.
-    pub(crate) ms: u64,
-}
-
-impl Now {
-    /// The least fence that a call grants by its floor, or without one by the time.
-    pub(crate) fn or_floor(self, floor: Option<Fence>) -> u64 {
-        floor.map_or(self.us, Fence::get)
-    }
-
-    /// Whether a call with this floor must do nothing.
-    pub(crate) fn is_behind(self, floor: Option<Fence>) -> bool {
-        self.or_floor(floor) > self.us + MAX_AHEAD_US
-    }
-}
-
-/// What a call finds when it runs.
-pub(crate) struct Run<'a> {
-    pub(crate) now: Now,
-    /// The time that the call's stamp returned.
-    pub(crate) not_after: ServerTime,
-    pub(crate) channels: &'a mut dyn Channels,
-}
-
-/// The channels and their subscribers.
-pub(crate) trait Channels {
-    /// The number of subscribers that the server counts. Other subscribers, at a replica, may hear messages
-    /// too.
-    fn subscribers(&self, channel: &str) -> usize;
-
-    /// Publishes a message if the caller has the right to. Returns whether it did.
-    fn publish(&mut self, channel: &str, message: &str) -> bool;
-}
 
 /// One lock: its holder, its queue, and its clients' presence records.
 #[derive(Debug, Default)]
@@ -88,67 +54,12 @@ pub(crate) struct Hold {
     pub(crate) lease: u64,
 }
 
-/// Notes that a client is alive, and removes some of those that are dead, as many as the bound.
-pub(crate) fn note_alive(
-    clients: &mut HashMap<String, u64>,
-    client: &str,
-    until: u64,
-    now: Now,
-    bound: usize,
-) {
-    clients.insert(client.to_owned(), until);
-    let over = clients.iter().filter(|(_, until)| **until <= now.ms);
-    let over: BTreeSet<_> = over.map(|(client, until)| (*until, client.clone())).collect();
-    for (_, client) in over.into_iter().take(bound) {
-        clients.remove(&client);
-    }
-}
-
-/// The queue in the order of a sorted set: by ticket, then by request.
-#[derive(Debug, Default)]
-pub(crate) struct Queue {
-    pub(crate) order: BTreeSet<(u64, RequestId)>,
-    tickets: HashMap<RequestId, u64>,
-}
-
 /// How a hand-over ended.
 pub(crate) enum HandOver {
     /// No queued client can be reached. If the caller takes the lock now, this is its fence.
     Nobody(u64),
     Handed,
     More,
-}
-
-impl Queue {
-    pub(crate) fn len(&self) -> usize {
-        self.order.len()
-    }
-
-    pub(crate) fn ticket(&self, request: &RequestId) -> Option<u64> {
-        self.tickets.get(request).copied()
-    }
-
-    /// Adds a request, unless it has this place or an earlier one. Returns whether it was added.
-    pub(crate) fn add(&mut self, ticket: u64, request: &RequestId) -> bool {
-        if self.ticket(request).is_some_and(|place| place <= ticket) {
-            return false;
-        }
-        self.remove(request);
-        self.tickets.insert(request.clone(), ticket);
-        self.order.insert((ticket, request.clone()))
-    }
-
-    pub(crate) fn remove(&mut self, request: &RequestId) {
-        if let Some(ticket) = self.tickets.remove(request) {
-            self.order.remove(&(ticket, request.clone()));
-        }
-    }
-
-    fn pop(&mut self) -> Option<RequestId> {
-        let (_, request) = self.order.pop_first()?;
-        self.tickets.remove(&request);
-        Some(request)
-    }
 }
 
 impl Holder {
@@ -366,6 +277,357 @@ impl Lock {
 
     fn is_alive(&self, client: &str, now: Now) -> bool {
         self.clients.get(client).is_some_and(|until| *until > now.ms)
+    }
+}
+
+pub(super) fn acquire(call: &Acquire, rules: &mut Rules, run: Run<'_>) -> Acquired {
+    let Run {
+        now,
+        not_after,
+        channels,
+    } = run;
+    let bound = rules.bound;
+    let Acquire {
+        keys, request, mode, ..
+    } = call;
+    let (lease, heartbeat) = (millis(call.lease), millis(call.heartbeat));
+    let lock = rules.lock(&keys.lock);
+    let (mut holder, dead) = lock.read(now, Some(request.client()));
+    let fence = next_fence(&holder, now, call.floor);
+    if let Some(grant) = holder.grant_of(request) {
+        let was_queued = false;
+        return Acquired::Granted { grant, was_queued };
+    }
+    if now.ms > not_after.ms() {
+        return Acquired::ExpiredCall;
+    }
+    let alive = lock
+        .clients
+        .get(request.client())
+        .is_some_and(|until| *until > now.ms);
+    let seen =
+        *mode == Mode::Poll && channels.subscribers(&format!("{}{}", keys.channel, request.client())) > 0;
+    if *mode == Mode::Poll && !alive {
+        return Acquired::NotRegistered { seen };
+    }
+    let was_queued = lock.queue.ticket(request).is_some();
+    if holder.is_of(request.owner()) {
+        if holder.holds.len() >= MAX_HOLDS {
+            return Acquired::Full;
+        }
+        let deadline = now.ms + lease;
+        holder.holds.insert(request.clone(), Hold { deadline, lease });
+        lock.write_holds(&mut holder);
+        lock.queue.remove(request);
+    } else if !holder.is_held() && lock.queue.len() == 0 {
+        lock.take_for_dead(dead.as_deref());
+        lock.grant(&mut holder, request, fence, now, lease, false);
+    }
+    if let Some(grant) = holder.grant_of(request) {
+        return Acquired::Granted { grant, was_queued };
+    }
+
+    let mut enqueued = false;
+    let mut queued = lock.queue.len();
+    if *mode != Mode::Try {
+        let latest = if call.floor.is_some() { u64::MAX } else { now.us };
+        let ticket = call.ticket.map_or(now.us, |ticket| ticket.0.min(latest));
+        enqueued = lock.queue.add(ticket, request);
+        // The number is one too large if the request was moved.
+        queued += usize::from(enqueued);
+        lock.keep_until(now.ms + heartbeat + RETENTION_MS);
+    }
+    if !holder.is_held() {
+        let mine = Some((request, lease));
+        match lock.hand_over(
+            &mut holder,
+            fence,
+            dead.as_deref(),
+            mine,
+            &keys.channel,
+            now,
+            bound,
+            channels,
+        ) {
+            HandOver::More => return Acquired::Incomplete,
+            HandOver::Nobody(fence) => lock.grant(&mut holder, request, fence, now, lease, false),
+            HandOver::Handed => {}
+        }
+        if let Some(grant) = holder.grant_of(request) {
+            let was_queued = *mode != Mode::Try && !enqueued;
+            return Acquired::Granted { grant, was_queued };
+        }
+    }
+
+    if matches!(mode, Mode::Register | Mode::Poll) {
+        note_alive(
+            &mut lock.clients,
+            request.client(),
+            now.ms + heartbeat,
+            now,
+            bound,
+        );
+    }
+    let own_grant = holder.request.as_ref().filter(|r| r.client() == request.client());
+    // A try is never queued, so the whole queue is ahead of it.
+    let itself = usize::from(*mode != Mode::Try);
+    Acquired::Contended(Contended {
+        ttl: Duration::from_millis(holder.deadline().saturating_sub(now.ms)),
+        ticket: (*mode != Mode::Try).then(|| Ticket(lock.queue.ticket(request).unwrap_or_default())),
+        ahead: queued.saturating_sub(itself) as u64,
+        seen,
+        enqueued,
+        own_grant: own_grant.and_then(|own_grant| holder.grant_of(own_grant)),
+    })
+}
+
+pub(super) fn release(call: &Release, rules: &mut Rules, run: Run<'_>) -> Released {
+    let Run { now, channels, .. } = run;
+    let Release {
+        keys,
+        request,
+        what,
+        floor,
+    } = call;
+    if let Some(more) = keep(call, rules, now, channels) {
+        return Released {
+            outcome: ReleaseOutcome::Released,
+            denied: false,
+            more,
+            searched: None,
+        };
+    }
+    end(rules, keys, request, *floor, now, channels, |_, holder| {
+        let (fence, last) = match *what {
+            ReleaseWhat::Grant(fence) | ReleaseWhat::Keep { fence, .. } => (fence, Some(fence)),
+            ReleaseWhat::Turns { first, last } => (first, Some(last)),
+            ReleaseWhat::Force { fence, .. } => (fence, None),
+        };
+        let fence_counts = fence.get() == holder.fence;
+        let ended = match what {
+            ReleaseWhat::Grant(_) | ReleaseWhat::Turns { .. } | ReleaseWhat::Keep { .. } => {
+                fence_counts && holder.holds.remove(request).is_some()
+            }
+            ReleaseWhat::Force { .. } => fence_counts && !std::mem::take(&mut holder.holds).is_empty(),
+        };
+        match ended {
+            true if holder.is_held() => ReleaseOutcome::OneFewer,
+            true => {
+                if let Some(last) = last {
+                    holder.end_told(last.get());
+                }
+                ReleaseOutcome::Released
+            }
+            false if holder.ran_out(fence) => ReleaseOutcome::Expired,
+            false => ReleaseOutcome::Taken,
+        }
+    })
+}
+
+/// Ends the only hold of a request, but keeps the lock taken for a while, if the call says so. If it did,
+/// or had done so before, returns whether it must be called again.
+fn keep(call: &Release, rules: &mut Rules, now: Now, channels: &mut dyn Channels) -> Option<bool> {
+    let ReleaseWhat::Keep {
+        fence,
+        at_least,
+        until,
+    } = call.what
+    else {
+        return None;
+    };
+    let Release { keys, request, .. } = call;
+    let bound = rules.bound;
+    let lock = rules.lock(&keys.lock);
+    let deadline = until.ms().min(now.ms + millis(at_least));
+    let kept = request.kept();
+    let holder = lock.written.as_mut().filter(|holder| {
+        deadline > now.ms
+            && holder.deadline() > now.ms
+            && holder.fence == fence.get()
+            && holder.holds.len() == 1
+    })?;
+    if holder.holds.contains_key(&kept) {
+        // The call before this one may have been incomplete.
+        return Some(lock.tell_first(&keys.channel, now, bound, channels));
+    }
+    holder.holds.remove(request)?;
+    let lease = deadline - now.ms;
+    holder.holds.insert(kept.clone(), Hold { deadline, lease });
+    holder.owner = Some(Owner::from_wire(kept.owner()));
+    holder.request = Some(kept);
+    holder.pushed = false;
+    lock.keep_until(deadline + RETENTION_MS);
+    Some(lock.tell_first(&keys.channel, now, bound, channels))
+}
+
+pub(super) fn withdraw(call: &Withdraw, rules: &mut Rules, run: Run<'_>) -> Withdrawn {
+    let Run { now, channels, .. } = run;
+    let Withdraw {
+        keys,
+        requests,
+        floor,
+    } = call;
+    let released = end(
+        rules,
+        keys,
+        &requests[0],
+        *floor,
+        now,
+        channels,
+        |queue, holder| {
+            let before = holder.holds.len();
+            for request in requests {
+                queue.remove(request);
+                holder.holds.remove(request);
+            }
+            if before > 0 && !holder.is_held() {
+                // No guard has had that hold, but it may have been a vote. The floor is larger than all
+                // fences that were used.
+                let below = floor.map_or(0, |floor| floor.get() - 1);
+                holder.end_told(holder.fence.max(below));
+            }
+            match holder.holds.len() {
+                after if after == before || after == 0 => ReleaseOutcome::Released,
+                _ => ReleaseOutcome::OneFewer,
+            }
+        },
+    );
+    let bound = rules.bound;
+    let lock = rules.lock(&keys.lock);
+    // Another request may be the first now. Its client only knows when the lease was to end.
+    let stays_taken = lock.written.as_ref().is_some_and(|holder| {
+        holder.deadline() > now.ms && holder.request.as_ref().is_some_and(RequestId::is_kept)
+    });
+    Withdrawn {
+        more: released.more || stays_taken && lock.tell_first(&keys.channel, now, bound, channels),
+    }
+}
+
+/// Runs `ending`, and hands the lock over if nobody holds it afterwards.
+fn end(
+    rules: &mut Rules,
+    keys: &Keys,
+    caller: &RequestId,
+    floor: Option<Fence>,
+    now: Now,
+    channels: &mut dyn Channels,
+    ending: impl FnOnce(&mut Queue, &mut Holder) -> ReleaseOutcome,
+) -> Released {
+    let bound = rules.bound;
+    let lock = rules.lock(&keys.lock);
+    let (mut holder, dead) = lock.read(now, Some(caller.client()));
+    let was_held = holder.is_held();
+    let outcome = ending(&mut lock.queue, &mut holder);
+    let mut more = false;
+    if outcome == ReleaseOutcome::OneFewer {
+        lock.write_holds(&mut holder);
+    } else if !holder.is_held() {
+        let fence = next_fence(&holder, now, floor);
+        let handed = lock.hand_over(
+            &mut holder,
+            fence,
+            dead.as_deref(),
+            None,
+            &keys.channel,
+            now,
+            bound,
+            channels,
+        );
+        more = matches!(handed, HandOver::More);
+        if was_held && !matches!(handed, HandOver::Handed) {
+            lock.free(&holder, now);
+        }
+    }
+    Released {
+        outcome,
+        denied: false,
+        more,
+        searched: None,
+    }
+}
+
+pub(super) fn renew(call: &Renew, rules: &mut Rules, now: Now) -> Renewed {
+    let lock = rules.lock(&call.keys.lock);
+    let (mut holder, _) = lock.read(now, None);
+    let lease = millis(call.lease);
+    let wanted = (now.ms + lease).min(call.cap.ms());
+    let fence_counts = holder.fence == call.fence.get();
+    let is_first = holder.request.as_ref() == Some(&call.request);
+    let Some(hold) = holder.holds.get_mut(&call.request).filter(|_| fence_counts) else {
+        return if holder.ran_out(call.fence) {
+            Renewed::Expired
+        } else {
+            Renewed::Taken
+        };
+    };
+    if wanted > hold.deadline {
+        *hold = Hold {
+            deadline: wanted,
+            lease,
+        };
+    }
+    let deadline = hold.deadline;
+    if is_first {
+        holder.pushed = false;
+    }
+    lock.write_holds(&mut holder);
+    Renewed::Until(ServerTime::from_ms(deadline))
+}
+
+pub(super) fn look(call: &Look, rules: &mut Rules, now: Now) -> Looked {
+    let Look { renew, floor, ticket } = call;
+    let lock = rules.lock(&renew.keys.lock);
+    let before = lock.written.clone().unwrap_or_default();
+    // Several holds keep their fence, because each is renewed and released by it.
+    let is_only = before.holds.len() == 1 && before.holds.contains_key(&renew.request);
+    let fence = if is_only && before.fence == floor.get() {
+        *floor
+    } else {
+        renew.fence
+    };
+    let renewal = Renew {
+        fence,
+        ..renew.clone()
+    };
+    let renewed = self::renew(&renewal, rules, now);
+    if !matches!(renewed, Renewed::Until(_)) {
+        return Looked {
+            renewed,
+            fence: renew.fence,
+            earlier: false,
+        };
+    }
+    let lock = rules.lock(&renew.keys.lock);
+    let fence = if is_only { fence.max(*floor) } else { fence };
+    if let Some(holder) = &mut lock.written {
+        holder.fence = fence.get();
+    }
+    let place = (ticket.0, renew.request.client());
+    let first = lock.queue.order.first();
+    Looked {
+        renewed,
+        fence,
+        earlier: first.is_some_and(|(ticket, request)| (*ticket, request.client()) < place),
+    }
+}
+
+pub(super) fn inspect(call: &Inspect, rules: &mut Rules, now: Now) -> Inspected {
+    let lock = rules.lock(&call.keys.lock);
+    let (holder, _) = lock.read(now, None);
+    let held = holder.request.as_ref().filter(|_| holder.is_held());
+    let holders: Vec<_> = held
+        .zip(Fence::new(holder.fence))
+        .map(|(request, fence)| InspectedHold {
+            holds: holder.holds.len() as u64,
+            ..InspectedHold::of(request, fence, ServerTime::from_ms(holder.deadline()))
+        })
+        .into_iter()
+        .collect();
+    Inspected {
+        in_use: holders.len() as u64,
+        holders,
+        waiting: lock.queue.len() as u64,
+        first: lock.queue.order.first().map(|(ticket, _)| Ticket(*ticket)),
     }
 }
 

@@ -1,24 +1,33 @@
-//! The permits of one semaphore or read/write lock as a server keeps them, and the parts that operations
-//! share.
+//! The rules of permits, those of a semaphore or a read/write lock: what their scripts do, in Rust.
 //!
 //! A request takes `weight` permits, and may hold while, with them, at most `capacity` are in use. Both
 //! numbers stand in the request, so no capacity is stored about which two callers could disagree. A reader
 //! takes one of [`MOST_PERMITS`](crate::types::permits::MOST_PERMITS), and a writer all of them.
 
-mod hand_over;
-
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Duration;
 
-use super::lock::{Now, Queue, RETENTION_MS};
+use super::{Channels, Now, Queue, RETENTION_MS, Rules, Run, note_alive};
 use crate::protocol::ids::RequestId;
 use crate::protocol::interface::Grant;
 use crate::protocol::keys::Keys;
-use crate::time::server_time::ServerTime;
+use crate::protocol::operations::inspect::InspectedHold;
+use crate::protocol::operations::release::Released;
+use crate::protocol::operations::{
+    Acquire, Acquired, Contended, Inspect, Inspected, Mode, Release, ReleaseOutcome, ReleaseWhat, Renew,
+    Renewed, Shrink, Withdraw, Withdrawn,
+};
+use crate::protocol::push::Push;
+use crate::time::server_time::{ServerTime, Ticket, millis};
 use crate::types::fence::Fence;
 use crate::types::permits::MOST_SLOTS;
 
 /// What a renewal writes as [`Permits::seen`] if the clock was set back. It is later than any time.
 pub(crate) const STALE: u64 = 9_999_999_999_999;
+/// A call steps over so many full requests at most.
+const STEPS: usize = 64;
+/// How many holds an inspection lists.
+const LISTED: usize = 100;
 
 /// All permits under one name: their holds, the queue, and the clients' presence records.
 #[derive(Debug, Default)]
@@ -241,5 +250,384 @@ impl<'a> OpenPermits<'a> {
 
     fn free_for(&self, request: &RequestId) -> u32 {
         request.capacity().saturating_sub(self.permits.used)
+    }
+}
+
+/// What a hand-over has done so far.
+#[derive(Debug)]
+struct Progress {
+    /// Another request may be the first in the queue now, or more permits stay taken.
+    is_new: bool,
+    removed: usize,
+}
+
+impl OpenPermits<'_> {
+    fn is_reachable(&self, client: &str, channels: &dyn Channels) -> bool {
+        self.permits.is_alive(client, self.now)
+            && channels.subscribers(&format!("{}{client}", self.keys.channel)) > 0
+    }
+
+    /// Gives out as many permits as there are, from the head of the queue on, and stops at the first request
+    /// for which there are too few. `mine` is the caller's own request and its lease. If that is queued, it
+    /// is granted without a message. Returns whether a bound was reached: then the call must be repeated.
+    ///
+    /// A refused message leaves permits over, so the next requests get them, with messages of their own.
+    ///
+    /// A request is full if as many permits are in use as its capacity. One with a larger capacity overtakes
+    /// full ones, but only while what was granted over the first of them fits into its capacity. So nobody is
+    /// overtaken for good.
+    ///
+    /// Permits that stay taken come back by time, and nobody releases them. So the client of a request is
+    /// told to ask for that time when its request becomes the first. `is_new` says that this may be so, or
+    /// that more permits stay taken.
+    pub(crate) fn hand_over(
+        &mut self,
+        is_new: bool,
+        mine: Option<(&RequestId, u64)>,
+        channels: &mut dyn Channels,
+    ) -> bool {
+        let mut progress = Progress { is_new, removed: 0 };
+        loop {
+            let (told, is_done) = self.take_from_queue(mine, &mut progress, channels);
+            match (self.tell(told, channels), is_done) {
+                (_, false) => return true,
+                (true, true) => {}
+                (false, true) => break,
+            }
+        }
+        let first = self.permits.queue.order.first().map(|(_, first)| first);
+        let is_told = self.is_told_of_time(&progress);
+        if let Some(first) = first.filter(|first| is_told && mine.is_none_or(|(mine, _)| mine != *first)) {
+            channels.publish(
+                &format!("{}{}", self.keys.channel, first.client()),
+                &Push::Kept.write(),
+            );
+        }
+        self.unsettled
+    }
+
+    /// Whether the first request must hear that permits stay taken.
+    fn is_told_of_time(&self, progress: &Progress) -> bool {
+        self.permits.taken_until > self.now.ms && (progress.is_new || progress.removed > 0)
+    }
+
+    /// Returns the grants of each client that must be told, in the order of its first one. Also returns
+    /// whether the end was reached, and not the bound.
+    fn take_from_queue(
+        &mut self,
+        mine: Option<(&RequestId, u64)>,
+        progress: &mut Progress,
+        channels: &dyn Channels,
+    ) -> (Vec<Vec<Grant>>, bool) {
+        // The largest capacity that is known, or less.
+        let largest = mine.map_or(0, |(mine, _)| mine.capacity()).max(self.used_before);
+        let mut told: Vec<Vec<Grant>> = Vec::new();
+        // How many full requests were stepped over, and the first of them.
+        let (mut stepped, mut first) = (0, None);
+        loop {
+            let Some((_, head)) = self.permits.queue.order.iter().nth(stepped).cloned() else {
+                return (told, true);
+            };
+            let own_lease = mine.filter(|(mine, _)| **mine == head).map(|(_, lease)| lease);
+            let is_full = self.free_for(&head) == 0;
+            let steps = is_full && largest > head.capacity();
+            // Of several full requests, only the first must be reachable.
+            let is_asked = !is_full || first.is_none() && (steps || self.is_told_of_time(progress));
+            let is_waiting = own_lease.is_some() || !is_asked || self.is_reachable(head.client(), channels);
+            if steps && is_waiting && stepped < STEPS {
+                stepped += 1;
+                first = first.or(Some(head));
+                continue;
+            }
+            let granted_over = first.as_ref().map_or(0, |first| self.permits.overtaken_by(first));
+            let is_blocked = !self.fits(&head) || granted_over + head.weight() > head.capacity();
+            // What is blocked waits, unless it cannot be reached. Then it would only keep the others out.
+            if is_blocked && is_waiting {
+                return (told, true);
+            }
+            if progress.removed == self.bound {
+                return (told, false);
+            }
+            self.permits.queue.remove(&head);
+            progress.removed += 1;
+            if let Some(first) = first.as_ref().filter(|_| is_waiting) {
+                self.permits.overtaken = Some((first.clone(), granted_over + head.weight()));
+            }
+            if let Some(lease) = own_lease {
+                self.grant(&head, lease, false);
+            } else if !is_waiting {
+                self.permits.clients.remove(head.client());
+            } else if let Some(grant) = self.grant(&head, millis(head.grant()), true) {
+                let of_client = |grants: &&mut Vec<Grant>| grants[0].request.client() == head.client();
+                match told.iter_mut().find(of_client) {
+                    Some(grants) => grants.push(grant),
+                    None => told.push(vec![grant]),
+                }
+            }
+        }
+    }
+
+    /// Tells each client its grants, in one message. The grants of a refused message are void: their requests
+    /// stay removed, as if the client could not be reached, and no fence is given out again. Returns whether
+    /// a message was refused.
+    fn tell(&mut self, told: Vec<Vec<Grant>>, channels: &mut dyn Channels) -> bool {
+        let mut is_refused = false;
+        for grants in told {
+            let client = grants[0].request.client().to_owned();
+            let channel = format!("{}{client}", self.keys.channel);
+            let requests: Vec<_> = grants.iter().map(|grant| grant.request.clone()).collect();
+            if !channels.publish(&channel, &Push::Granted(grants).write()) {
+                is_refused = true;
+                self.permits.clients.remove(&client);
+                for request in requests {
+                    self.drop_hold(&request);
+                }
+            }
+        }
+        is_refused
+    }
+}
+
+pub(super) fn acquire(call: &Acquire, rules: &mut Rules, run: Run<'_>) -> Acquired {
+    let Run {
+        now,
+        not_after,
+        channels,
+    } = run;
+    let Acquire {
+        keys, request, mode, ..
+    } = call;
+    let (lease, heartbeat) = (millis(call.lease), millis(call.heartbeat));
+    let mut open = rules.open_permits(keys, now, Some(request.client()));
+    if let Some(grant) = open.permits.grant_of(request) {
+        // Other holds may be over.
+        let was_queued = false;
+        return match open.hand_over(false, None, channels) {
+            true => Acquired::Incomplete,
+            false => Acquired::Granted { grant, was_queued },
+        };
+    }
+    if now.ms > not_after.ms() {
+        return Acquired::ExpiredCall;
+    }
+    let seen =
+        *mode == Mode::Poll && channels.subscribers(&format!("{}{}", keys.channel, request.client())) > 0;
+    if *mode == Mode::Poll && !open.permits.is_alive(request.client(), now) {
+        return Acquired::NotRegistered { seen };
+    }
+
+    let (queued, mut enqueued) = (open.permits.queue.len(), false);
+    if queued > 0 || !open.fits(request) {
+        if *mode != Mode::Try {
+            let ticket = call.ticket.map_or(now.us, |ticket| ticket.0.min(now.us));
+            enqueued = open.permits.queue.add(ticket, request);
+            open.permits.keep_until(now.ms + heartbeat + RETENTION_MS);
+        }
+        if open.hand_over(false, Some((request, lease)), channels) {
+            return Acquired::Incomplete;
+        }
+    }
+    let mut own = open.permits.grant_of(request);
+    if own.is_none() && open.permits.queue.len() == 0 && open.fits(request) {
+        own = open.grant(request, lease, false);
+    }
+    if let Some(grant) = own {
+        let was_queued = queued > 0 && *mode != Mode::Try && !enqueued;
+        return Acquired::Granted { grant, was_queued };
+    }
+
+    if matches!(mode, Mode::Register | Mode::Poll) {
+        let clients = &mut open.permits.clients;
+        note_alive(clients, request.client(), now.ms + heartbeat, now, open.bound);
+    }
+    let earliest = open.settle(true);
+    let queue = &open.permits.queue;
+    // A try is never queued, so the whole queue is ahead of it.
+    let itself = usize::from(*mode != Mode::Try);
+    Acquired::Contended(Contended {
+        ttl: Duration::from_millis(earliest.saturating_sub(now.ms)),
+        ticket: (*mode != Mode::Try).then(|| Ticket(queue.ticket(request).unwrap_or_default())),
+        ahead: queue.len().saturating_sub(itself) as u64,
+        seen,
+        enqueued,
+        own_grant: None,
+    })
+}
+
+pub(super) fn release(call: &Release, rules: &mut Rules, run: Run<'_>) -> Released {
+    let Release {
+        keys, request, what, ..
+    } = call;
+    let now = run.now;
+    end(rules, keys, request, run, |open| match *what {
+        ReleaseWhat::Grant(fence) | ReleaseWhat::Turns { first: fence, .. } => {
+            let is_held = is_held(open, request, fence);
+            if is_held {
+                open.drop_hold(request);
+            }
+            Ended::found(is_held)
+        }
+        ReleaseWhat::Force { fence, .. } => {
+            let mut holds = open.permits.holds.iter();
+            let found = holds.find(|(_, hold)| hold.fence == fence.get());
+            let holder = found.map(|(holder, _)| holder.clone());
+            Ended::found(holder.is_some_and(|holder| open.drop_hold(&holder).is_some()))
+        }
+        ReleaseWhat::Keep {
+            fence,
+            at_least,
+            until,
+        } => keep(open, request, fence, until.ms().min(now.ms + millis(at_least))),
+    })
+}
+
+/// Ends a hold, but its permits stay taken until the deadline.
+fn keep(open: &mut OpenPermits<'_>, request: &RequestId, fence: Fence, deadline: u64) -> Ended {
+    let kept = request.kept();
+    if !is_held(open, request, fence) {
+        return Ended::found(is_held(open, &kept, fence));
+    }
+    let ended = open.drop_hold(request);
+    // If the time is over, it is a release like any other.
+    let keeps = ended.filter(|_| deadline > open.now.ms);
+    if let Some(hold) = keeps {
+        open.drop_hold(&kept);
+        let lease = deadline - open.now.ms;
+        let hold = PermitsHold {
+            deadline,
+            lease,
+            pushed: false,
+            ..hold
+        };
+        open.add(&kept, hold);
+        let taken_until = &mut open.permits.taken_until;
+        *taken_until = deadline.max(*taken_until);
+    }
+    Ended {
+        is_found: true,
+        is_new: keeps.is_some(),
+    }
+}
+
+pub(super) fn shrink(call: &Shrink, rules: &mut Rules, run: Run<'_>) -> Released {
+    let Shrink {
+        keys,
+        request,
+        fence,
+        permits,
+    } = call;
+    end(rules, keys, request, run, |open| {
+        let is_held = is_held(open, request, *fence);
+        if is_held {
+            open.shrink(request, *permits);
+        }
+        Ended::found(is_held)
+    })
+}
+
+pub(super) fn withdraw(call: &Withdraw, rules: &mut Rules, run: Run<'_>) -> Withdrawn {
+    let Withdraw { keys, requests, .. } = call;
+    let released = end(rules, keys, &requests[0], run, |open| {
+        let queued = open.permits.queue.len();
+        for request in requests {
+            open.permits.queue.remove(request);
+            open.drop_hold(request);
+        }
+        Ended {
+            is_found: true,
+            is_new: open.permits.queue.len() < queued,
+        }
+    });
+    Withdrawn { more: released.more }
+}
+
+/// What a call found of what it ends.
+struct Ended {
+    is_found: bool,
+    /// Another request may be the first in the queue now, or more permits stay taken.
+    is_new: bool,
+}
+
+impl Ended {
+    fn found(is_found: bool) -> Ended {
+        Ended {
+            is_found,
+            is_new: false,
+        }
+    }
+}
+
+fn is_held(open: &OpenPermits<'_>, request: &RequestId, fence: Fence) -> bool {
+    let hold = open.permits.holds.get(request);
+    hold.is_some_and(|hold| hold.fence == fence.get())
+}
+
+/// Runs `ending`, and hands over what is free then.
+fn end(
+    rules: &mut Rules,
+    keys: &Keys,
+    caller: &RequestId,
+    run: Run<'_>,
+    ending: impl FnOnce(&mut OpenPermits<'_>) -> Ended,
+) -> Released {
+    let Run { now, channels, .. } = run;
+    let mut open = rules.open_permits(keys, now, Some(caller.client()));
+    let ended = ending(&mut open);
+    let outcome = match ended.is_found {
+        true => ReleaseOutcome::Released,
+        false => ReleaseOutcome::Taken,
+    };
+    let more = open.hand_over(ended.is_new, None, channels);
+    Released {
+        outcome,
+        denied: false,
+        more,
+        searched: None,
+    }
+}
+
+/// A renewal works on its own hold alone, so that a slot that moves never stops it. It leaves all timers as
+/// they are, and drops no other hold.
+pub(super) fn renew(call: &Renew, rules: &mut Rules, now: Now) -> Renewed {
+    let lease = millis(call.lease);
+    let permits = rules.permits(&call.keys.lock);
+    let hold = permits.holds.get_mut(&call.request);
+    let Some(hold) = hold.filter(|hold| hold.deadline > now.ms && hold.fence == call.fence.get()) else {
+        return Renewed::Taken;
+    };
+    // A deadline beyond now + its lease is one from before the clock was set back.
+    hold.deadline = hold.deadline.min(now.ms + hold.lease);
+    let wanted = (now.ms + lease).min(call.cap.ms());
+    if wanted > hold.deadline {
+        (hold.deadline, hold.lease) = (wanted, lease);
+    }
+    hold.pushed = false;
+    let deadline = hold.deadline;
+    // If the clock was set back, the timers are late, and the next call must make them again.
+    permits.seen = if now.ms < permits.seen { STALE } else { now.ms };
+    permits.keep_until(deadline + RETENTION_MS);
+    Renewed::Until(ServerTime::from_ms(deadline))
+}
+
+pub(super) fn inspect(call: &Inspect, rules: &mut Rules, now: Now) -> Inspected {
+    let permits = &*rules.open_permits(&call.keys, now, None).permits;
+    let order = permits.timers.order.iter().take(LISTED);
+    let timed = order.filter_map(|(_, request)| Some((request, permits.holds.get(request)?)));
+    let mut timed: Vec<_> = timed.collect();
+    // A timer may be early.
+    timed.sort_by_key(|(request, hold)| (hold.deadline, hold.fence, hold.weight, *request));
+    let listed = timed.into_iter().filter_map(|(request, hold)| {
+        let (fence, deadline) = (Fence::new(hold.fence)?, ServerTime::from_ms(hold.deadline));
+        Some(InspectedHold {
+            permits: hold.weight,
+            slot: hold.slot,
+            ..InspectedHold::of(request, fence, deadline)
+        })
+    });
+    Inspected {
+        holders: listed.collect(),
+        in_use: permits.used.into(),
+        waiting: permits.queue.len() as u64,
+        first: permits.queue.order.first().map(|(ticket, _)| Ticket(*ticket)),
     }
 }

@@ -20,8 +20,6 @@ use tokio::time::Instant;
 use super::*;
 use crate::protocol::ids::{ClientId, RequestId};
 use crate::protocol::keys::Keys;
-use crate::protocol::rules::Rules;
-use crate::protocol::rules::lock::Run;
 use crate::protocol::script::{self, Declared, PubSubMode, ReplyError, Script, ScriptCall};
 use crate::protocol::{
     Call, CallKind, Connections, Listener, Mode, Operation, Priority, ReleaseOutcome, ReleaseWhat, ServerId,
@@ -86,10 +84,6 @@ impl Operation for Append {
             return Err(ReplyError::Desynchronised(reply.to_owned()));
         }
         Ok((ServerTime::from_ms(0), ()))
-    }
-
-    fn by_rules(&self, _: &mut Rules, _: Run<'_>) {
-        unreachable!("only a server appends")
     }
 }
 

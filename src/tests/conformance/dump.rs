@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use crate::protocol::rules::Queue;
 use crate::protocol::rules::Spin;
-use crate::protocol::rules::lock::{Lock, Queue};
+use crate::protocol::rules::lock::Lock;
 use crate::protocol::rules::permits::Permits;
 
 /// Returns the data of four keys as texts, with hashes in the order of their fields, and then the time to

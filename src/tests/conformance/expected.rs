@@ -6,7 +6,7 @@ use std::time::Instant;
 use super::dump::Data;
 use super::server::{Reply, Snapshot};
 use super::step::{SHORTEST_HEARTBEAT_MS, SPIN_LEASES_MS};
-use crate::protocol::rules::lock::RETENTION_MS;
+use crate::protocol::rules::RETENTION_MS;
 use crate::time::server_time::millis;
 
 /// The longest time to live of a key in a run.

@@ -4,9 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::Debug;
 
 use super::step::Trouble;
-use crate::protocol::Operation;
-use crate::protocol::rules::Rules;
-use crate::protocol::rules::lock::{Channels, Now, Run};
+use crate::protocol::rules::{ByRules, Channels, Now, Rules, Run};
 use crate::protocol::{
     Acquire, Acquired, ConnectionId, Inspect, Inspected, Look, Looked, Release, ReleaseOutcome, Released,
     Renew, Renewed, Shrink, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Withdraw, Withdrawn,
@@ -41,7 +39,7 @@ impl Channels for PubSub {
     }
 }
 
-pub(super) trait Modelled: Operation<Reply: PartialEq + Debug> {
+pub(super) trait Modelled: ByRules<Reply: PartialEq + Debug> {
     /// Whether the operation replies that the lock is written in a newer format.
     const KNOWS_FORMATS: bool = true;
     /// Whether a server that is out of memory must execute the operation.
@@ -115,7 +113,7 @@ impl Modelled for Shrink {
 }
 
 fn released(
-    call: &impl Operation<Reply = Released>,
+    call: &impl ByRules<Reply = Released>,
     rules: &mut Rules,
     now: Now,
     pub_sub: &mut PubSub,

@@ -18,7 +18,8 @@ use crate::protocol::Operation;
 use crate::protocol::ids::{ClientId, RequestId};
 use crate::protocol::keys::Keys;
 use crate::protocol::rules::Rules;
-use crate::protocol::rules::lock::{Holder, Now, Queue, RETENTION_MS};
+use crate::protocol::rules::lock::Holder;
+use crate::protocol::rules::{Now, Queue, RETENTION_MS};
 use crate::protocol::script::{Declared, PubSubMode, ReplyError};
 use crate::protocol::{
     Acquire, Inspect, Look, Release, ReleaseWhat, Renew, SpinAcquire, SpinRelease, Withdraw,

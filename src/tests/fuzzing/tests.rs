@@ -7,8 +7,6 @@ use std::path::Path;
 use proptest::prelude::*;
 
 use super::*;
-use crate::protocol::rules::Rules;
-use crate::protocol::rules::lock::Run;
 use crate::protocol::script::{Declared, PubSubMode, ScriptCall};
 use crate::protocol::{CallKind, Priority};
 
@@ -115,10 +113,6 @@ fn reader_of_another_requests_reply_is_detected() {
 
         fn read(&self, _: &str) -> Result<(ServerTime, ()), ReplyError> {
             Ok((ServerTime::default(), ()))
-        }
-
-        fn by_rules(&self, _: &mut Rules, _: Run<'_>) {
-            unreachable!("nothing is sent")
         }
     }
     let another = format!("1 {}", OWN.replace(":7:", ":8:"));

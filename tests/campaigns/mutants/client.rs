@@ -574,7 +574,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a sweep leaves locks that are held", RULES,
         "self.locks.retain(|_, lock| lock.kept_until > now.ms);",
         "self.locks.clear();", &["--lib rules::tests", "--lib memory::tests"]),
-    edit("an expired call in memory does nothing", OPERATION_ACQUIRE,
+    edit("an expired call in memory does nothing", MEMORY_LOCK,
         "if now.ms > not_after.ms() {",
         "if false {", &["--lib rules::tests", "--lib memory::tests"]),
     edit("a request id is cut only between its parts", IDS, "text.is_ascii()\n            && ", "", READERS),

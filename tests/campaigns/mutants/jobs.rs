@@ -10,7 +10,7 @@ const LOCK: &str = "src/api/lock/asking.rs";
 const LOCK_SET: &str = "src/api/lock_set.rs";
 const OPTIONS: &str = "src/engine/options.rs";
 const RELEASE: &str = "lua/release.lua";
-const RULES: &str = "src/protocol/operations/release.rs";
+const RULES: &str = "src/protocol/rules/lock.rs";
 const WAITLIST: &str = "src/engine/waitlist.rs";
 const WITHDRAW: &str = "lua/withdraw.lua";
 

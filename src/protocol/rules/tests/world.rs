@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use crate::protocol::ids::{ClientId, RequestId};
 use crate::protocol::keys::Keys;
-use crate::protocol::rules::lock::{Channels, Now, Run};
-use crate::protocol::rules::{BOUND, Rules};
+use crate::protocol::rules::{BOUND, ByRules, Rules};
+use crate::protocol::rules::{Channels, Now, Run};
 use crate::protocol::{
-    Acquire, Acquired, ConnectionId, Contended, Grant, Inspect, Inspected, Mode, Operation, Push, Release,
+    Acquire, Acquired, ConnectionId, Contended, Grant, Inspect, Inspected, Mode, Push, Release,
     ReleaseOutcome, ReleaseWhat, Released, Renew, Renewed, Withdraw, Withdrawn,
 };
 use crate::time::server_time::ServerTime;
@@ -120,7 +120,7 @@ impl World {
         }
     }
 
-    pub(super) fn run<O: Operation>(&mut self, call: &O) -> O::Reply {
+    pub(super) fn run<O: ByRules>(&mut self, call: &O) -> O::Reply {
         let not_after = call
             .stamp()
             .and_then(|stamp| stamp.written(ConnectionId::default()));

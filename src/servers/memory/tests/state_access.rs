@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use crate::protocol::RESERVED;
 use crate::protocol::ids::RequestId;
-use crate::protocol::rules::lock::{Hold, Holder, Lock, Queue};
+use crate::protocol::rules::Queue;
+use crate::protocol::rules::lock::{Hold, Holder, Lock};
 use crate::protocol::rules::permits::PermitsHold;
 use crate::protocol::rules::{BOUND, Rules};
 use crate::servers::memory::MemoryStore;
