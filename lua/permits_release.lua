@@ -44,7 +44,9 @@ local kept_hold = what == 'keep' and redis.call('HGET', lock_key, HOLD_FIELD .. 
 local weight, slot = string.sub(hold, HOLD_WEIGHT, HOLD_WEIGHT_END), string.sub(hold, HOLD_SLOT)
 local status, keeps = RELEASED, false
 if string.sub(hold, HOLD_FENCE, HOLD_FENCE_END) ~= its_fence then
-  status = string.sub(kept_hold, HOLD_FENCE, HOLD_FENCE_END) == its_fence and RELEASED or TAKEN
+  -- The call before this one may have been incomplete.
+  keeps = string.sub(kept_hold, HOLD_FENCE, HOLD_FENCE_END) == its_fence
+  status = keeps and RELEASED or TAKEN
 elseif what ~= 'shrink' then
   drop(holder, hold)
   local ms = what == 'keep' and math.min(extra, latest - now) or 0

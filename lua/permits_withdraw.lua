@@ -19,13 +19,13 @@ local request = all[1]
 if not open(lock_key, queue_key, clients_key, timers_key, request) then
   return NEWER_FORMAT .. ' ' .. request .. ' ' .. now .. ' 0'
 end
-local were_queued = redis.call('ZREM', queue_key, unpack(all))
-queued = queued - were_queued
+queued = queued - redis.call('ZREM', queue_key, unpack(all))
 for _, withdrawn in ipairs(all) do
   local hold = used > 0 and redis.call('HGET', lock_key, HOLD_FIELD .. withdrawn)
   if hold then
     drop(withdrawn, hold)
   end
 end
-local more, denied = hand_over(queue_key, channel_prefix, were_queued > 0)
+-- An earlier call may have removed these requests, and then stopped at its bound.
+local more, denied = hand_over(queue_key, channel_prefix, true)
 return WITHDRAWN .. ' ' .. request .. ' ' .. now .. ' 0 ' .. denied .. ' ' .. more

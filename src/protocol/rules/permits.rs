@@ -485,7 +485,12 @@ pub(super) fn release(call: &Release, rules: &mut Rules, run: Run<'_>) -> Releas
 fn keep(open: &mut OpenPermits<'_>, request: &RequestId, fence: Fence, deadline: u64) -> Ended {
     let kept = request.kept();
     if !is_held(open, request, fence) {
-        return Ended::found(is_held(open, &kept, fence));
+        // The call before this one may have been incomplete.
+        let is_kept = is_held(open, &kept, fence);
+        return Ended {
+            is_found: is_kept,
+            is_new: is_kept,
+        };
     }
     let ended = open.drop_hold(request);
     // If the time is over, it is a release like any other.
@@ -528,14 +533,14 @@ pub(super) fn shrink(call: &Shrink, rules: &mut Rules, run: Run<'_>) -> Released
 pub(super) fn withdraw(call: &Withdraw, rules: &mut Rules, run: Run<'_>) -> Withdrawn {
     let Withdraw { keys, requests, .. } = call;
     let released = end(rules, keys, &requests[0], run, |open| {
-        let queued = open.permits.queue.len();
         for request in requests {
             open.permits.queue.remove(request);
             open.drop_hold(request);
         }
+        // An earlier call may have removed these requests, and then stopped at its bound.
         Ended {
             is_found: true,
-            is_new: open.permits.queue.len() < queued,
+            is_new: true,
         }
     });
     Withdrawn { more: released.more }

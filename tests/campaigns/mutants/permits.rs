@@ -273,7 +273,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a release of permits needs the fence of the hold", RELEASE,
         "if string.sub(hold, HOLD_FENCE, HOLD_FENCE_END) ~= its_fence then", "if hold == '' then", MODEL),
     edit("a repeated release that keeps permits taken says the same", RELEASE,
-        "== its_fence and RELEASED or TAKEN", "== '' and RELEASED or TAKEN", MODEL),
+        "  status = keeps and RELEASED or TAKEN\n", "  status = TAKEN\n", MODEL),
     edit("a shrink ends no hold", RELEASE, "elseif what ~= 'shrink' then", "else", MODEL),
     edit("permits stay taken for no longer than the release says", RELEASE,
         "math.min(extra, latest - now)", "latest - now", MODEL),
@@ -297,10 +297,11 @@ pub(super) const EDITS: &[Edit] = &[
         "used, changed = used - weight + extra, true", "used = used - weight + extra", MODEL),
 
     edit("a withdrawal leaves no request for permits in the queue", WITHDRAW,
-        "local were_queued = redis.call('ZREM', queue_key, unpack(all))\n",
-        "local were_queued = 0\n", MODEL),
+        "queued = queued - redis.call('ZREM', queue_key, unpack(all))\n", "", MODEL),
     edit("a withdrawal of the first request tells the next that permits stay taken", WITHDRAW,
-        "channel_prefix, were_queued > 0)", "channel_prefix, false)", MODEL),
+        "channel_prefix, true)", "channel_prefix, false)", MODEL),
+    edit("a repeated release goes on past dead waiters of permits that stay taken", RELEASE,
+        "keeps = string.sub(kept_hold, HOLD_FENCE, HOLD_FENCE_END) == its_fence\n  status = keeps and RELEASED or TAKEN\n", "status = string.sub(kept_hold, HOLD_FENCE, HOLD_FENCE_END) == its_fence and RELEASED or TAKEN\n", MODEL),
     edit("a withdrawal ends holds of permits", WITHDRAW, "    drop(withdrawn, hold)\n", "", MODEL),
 
     edit("a renewal brings no hold of permits back", RENEW,

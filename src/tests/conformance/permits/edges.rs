@@ -591,10 +591,10 @@ fn client_of_the_first_request_is_told_of_permits_that_come_back_by_time() {
         requests: vec![waiting[1].clone()],
         floor: None,
     };
-    world.ask(&withdraw);
-    assert_eq!(world.told(), [["2"]]);
-    world.ask(&withdraw);
-    assert_eq!(world.told(), [] as [Vec<String>; 0], "once is enough");
+    for _ in 0..2 {
+        world.ask(&withdraw);
+        assert_eq!(world.told(), [["2"]], "an earlier call may have been incomplete");
+    }
 }
 
 #[test]
