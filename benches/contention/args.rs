@@ -181,6 +181,7 @@ impl CompareArgs {
             for &waiters in &self.waiters {
                 loads.extend(self.processes.iter().map(|&processes| Load {
                     waiters,
+                    writers: self.writers,
                     processes,
                     hold_us,
                 }));

@@ -98,7 +98,7 @@ async fn play(
     let all = granted(&played.history, played.begin_ns, played.end_ns);
     let mut rounds = Vec::new();
     for &side in args.kind.sides() {
-        let party = side.party(args, load);
+        let party = side.party(load, args.capacity);
         let findings = analyse(&played.history, played.begin_ns, played.end_ns, party);
         let part = match all {
             0 => 1.0,

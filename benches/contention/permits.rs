@@ -6,8 +6,7 @@ use fairlock_benches::analysis::quantile;
 
 use crate::args::CompareArgs;
 use crate::compare::Round;
-use crate::record::{grouped, readable};
-use crate::report::Line;
+use crate::report::{Line, grouped, readable};
 use crate::workload::{Load, Workload};
 
 const HEAD: [&str; 16] = [
@@ -45,7 +44,7 @@ CPU µs        of the server process, per grant; of both sides together
 pub(crate) fn table(args: &CompareArgs, lines: &[Line]) -> String {
     let mut out = format!(
         "{}; {}, {} × {} s after {} s of warm-up",
-        args.kind.title(args),
+        args.kind.title(args.capacity),
         args.topology.name(),
         args.rounds,
         args.seconds,
@@ -62,7 +61,7 @@ pub(crate) fn table(args: &CompareArgs, lines: &[Line]) -> String {
         let _ = write!(out, "; network {} µs longer each way", args.delay_us);
     }
     let rows: Vec<[String; 16]> = std::iter::once(HEAD.map(str::to_owned))
-        .chain(lines.iter().map(|line| cells(args, line)))
+        .chain(lines.iter().map(cells))
         .collect();
     let widths: [usize; 16] = std::array::from_fn(|column| {
         rows.iter()
@@ -134,7 +133,7 @@ pub(crate) fn summary(args: &CompareArgs, lines: &[Line]) -> String {
                     .map(|line| quantile(&line.findings.waits_ns, 1000).map_or("-".to_owned(), readable)),
             );
             // Jain's index, and the commands.
-            let [.., jain, _, _, commands, _, _] = cells(args, last);
+            let [.., jain, _, _, commands, _, _] = cells(last);
             row.extend([jain, commands]);
             let _ = writeln!(out, "| {} |", row.join(" | "));
         }
@@ -142,7 +141,7 @@ pub(crate) fn summary(args: &CompareArgs, lines: &[Line]) -> String {
     out
 }
 
-fn cells(args: &CompareArgs, line: &Line) -> [String; 16] {
+fn cells(line: &Line) -> [String; 16] {
     let found = &line.findings;
     let wait_ms = |per_mille| {
         let ns = quantile(&found.waits_ns, per_mille);
@@ -157,8 +156,8 @@ fn cells(args: &CompareArgs, line: &Line) -> [String; 16] {
     [
         line.strategy.name().to_owned(),
         line.side.name().to_owned(),
-        line.side.waiters(args, line.load).to_string(),
-        line.side.processes(args, line.load).to_string(),
+        line.side.waiters(line.load).to_string(),
+        line.side.processes(line.load).to_string(),
         format!("{}", line.load.hold_us as f64 / 1e3),
         format!("{:.0}", found.acquisitions_per_s()),
         wait_ms(500),
@@ -188,8 +187,8 @@ pub(crate) fn csv(args: &CompareArgs, rounds: &[Round]) -> String {
         let cells = [
             round.strategy.name().to_owned(),
             round.side.name().to_owned(),
-            round.side.waiters(args, round.load).to_string(),
-            round.side.processes(args, round.load).to_string(),
+            round.side.waiters(round.load).to_string(),
+            round.side.processes(round.load).to_string(),
             round.round.to_string(),
             args.capacity.to_string(),
             round.load.hold_us.to_string(),

@@ -3,7 +3,6 @@
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use fairlock_benches::Outcome;
 use fairlock_benches::analysis::quantile;
@@ -13,7 +12,7 @@ use crate::args::CompareArgs;
 use crate::bars;
 use crate::permits;
 use crate::place::Place;
-use crate::report::Line;
+use crate::report::{Line, grouped, readable};
 use crate::strategy::Strategy;
 
 /// The servers and versions of one run.
@@ -131,7 +130,7 @@ pub(crate) fn page(args: &CompareArgs, path: &Path, lines: &[Line], bars: &str, 
 
 /// A part of the page about semaphores and read/write locks.
 pub(crate) fn section(args: &CompareArgs, lines: &[Line], field: &Field) -> String {
-    let title = args.kind.title(args);
+    let title = args.kind.title(args.capacity);
     let title = title[..1].to_uppercase() + &title[1..];
     let (command, summary) = (command_line(), permits::summary(args, lines));
     let rest = field.describe();
@@ -231,25 +230,4 @@ fn by_condition(args: &CompareArgs, lines: &[Line]) -> String {
         let _ = writeln!(out, "| {} | {} |", strategy.name(), rates.join(" | "));
     }
     out
-}
-
-pub(crate) fn grouped(value: f64) -> String {
-    let digits = format!("{value:.0}");
-    let mut out = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at) % 3 == 0 {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
-}
-
-pub(crate) fn readable(ns: i64) -> String {
-    let time = Duration::from_nanos(u64::try_from(ns).unwrap_or(0));
-    match time.as_millis() {
-        0..10 => format!("{:.1} ms", time.as_secs_f64() * 1e3),
-        10..1_000 => format!("{} ms", time.as_millis()),
-        _ => format!("{:.1} s", time.as_secs_f64()),
-    }
 }

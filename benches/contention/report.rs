@@ -209,7 +209,7 @@ pub(crate) fn csv(args: &CompareArgs, rounds: &[Round]) -> String {
             round.strategy.name().to_owned(),
             round.load.waiters.to_string(),
             round.round.to_string(),
-            round.side.processes(args, round.load).to_string(),
+            round.side.processes(round.load).to_string(),
             round.load.hold_us.to_string(),
             args.delay_us.to_string(),
             args.seconds.to_string(),
@@ -277,4 +277,27 @@ fn counted(rounds: &[Round], number: impl Fn(&Round) -> usize) -> Option<String>
         })
         .collect();
     (!found.is_empty()).then(|| found.join("; "))
+}
+
+/// A whole number with commas between its thousands.
+pub(crate) fn grouped(value: f64) -> String {
+    let digits = format!("{value:.0}");
+    let mut out = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at) % 3 == 0 {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// A time in the unit in which it is short.
+pub(crate) fn readable(ns: i64) -> String {
+    let time = Duration::from_nanos(u64::try_from(ns).unwrap_or(0));
+    match time.as_millis() {
+        0..10 => format!("{:.1} ms", time.as_secs_f64() * 1e3),
+        10..1_000 => format!("{} ms", time.as_millis()),
+        _ => format!("{:.1} s", time.as_secs_f64()),
+    }
 }

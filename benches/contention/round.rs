@@ -98,8 +98,8 @@ impl<'a> Stage<'a> {
         let end_ns = begin_ns + nanos(Duration::from_secs_f64(self.args.seconds));
         let mut clients = Vec::new();
         for &side in self.args.kind.sides() {
-            let waiters = side.waiters(self.args, task.load);
-            let processes = side.processes(self.args, task.load);
+            let waiters = side.waiters(task.load);
+            let processes = side.processes(task.load);
             for id in 0..processes {
                 let equal = waiters / processes + u32::from(id < waiters % processes);
                 let share = *self.args.shares.get(id as usize).unwrap_or(&equal);
@@ -193,7 +193,7 @@ impl<'a> Stage<'a> {
             .stderr(Stdio::piped())
             .kill_on_drop(true)
             .spawn()?;
-        let permits = side.party(self.args, task.load).permits;
+        let permits = side.party(task.load, self.args.capacity).permits;
         Ok(Client {
             process,
             rows,

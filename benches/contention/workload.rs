@@ -2,8 +2,6 @@
 
 use fairlock_benches::analysis::Party;
 
-use crate::args::CompareArgs;
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, clap::ValueEnum)]
 pub(crate) enum Workload {
     /// One lock
@@ -38,10 +36,10 @@ impl Workload {
     }
 
     /// What it is, for the reader of the figures.
-    pub(crate) fn title(self, args: &CompareArgs) -> String {
+    pub(crate) fn title(self, capacity: u32) -> String {
         match self {
             Workload::Lock => "one lock".to_owned(),
-            Workload::Semaphore => format!("a semaphore of {}", args.capacity),
+            Workload::Semaphore => format!("a semaphore of {capacity}"),
             Workload::Rw => "a read/write lock, readers and writers".to_owned(),
             Workload::Readers => "a read/write lock, readers only".to_owned(),
         }
@@ -69,32 +67,32 @@ impl Side {
     }
 
     /// How many of a round's waiters are on this side.
-    pub(crate) fn waiters(self, args: &CompareArgs, load: Load) -> u32 {
+    pub(crate) fn waiters(self, load: Load) -> u32 {
         match self {
             Side::Lock | Side::Permit => load.waiters,
-            Side::Read => load.waiters - args.writers,
-            Side::Write => args.writers,
+            Side::Read => load.waiters - load.writers,
+            Side::Write => load.writers,
         }
     }
 
     /// The processes that these waiters share. Writers have a process of their own.
-    pub(crate) fn processes(self, args: &CompareArgs, load: Load) -> u32 {
+    pub(crate) fn processes(self, load: Load) -> u32 {
         match self {
             Side::Write => 1,
-            _ => load.processes.min(self.waiters(args, load)),
+            _ => load.processes.min(self.waiters(load)),
         }
     }
 
     /// These waiters as the analysis sees them. A writer takes all permits of a read/write lock.
-    pub(crate) fn party(self, args: &CompareArgs, load: Load) -> Party {
+    pub(crate) fn party(self, load: Load, capacity: u32) -> Party {
         let (permits, capacity) = match self {
             Side::Lock => (1, 1),
-            Side::Permit => (1, args.capacity),
+            Side::Permit => (1, capacity),
             Side::Read => (1, u32::MAX),
             Side::Write => (u32::MAX, u32::MAX),
         };
         Party {
-            waiters: self.waiters(args, load) as usize,
+            waiters: self.waiters(load) as usize,
             permits,
             capacity,
         }
@@ -105,6 +103,8 @@ impl Side {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Load {
     pub(crate) waiters: u32,
+    /// How many of the waiters write.
+    pub(crate) writers: u32,
     pub(crate) processes: u32,
     pub(crate) hold_us: u64,
 }

@@ -12,7 +12,6 @@ use fairlock::{Error, Kind, Lock, LockGuard, Owner};
 
 use crate::args::Wanted;
 use crate::connection::Place;
-use crate::taking::Grant;
 
 /// What the processes above hold, and the owner of holds of its own.
 pub(crate) struct Nesting {
@@ -82,8 +81,7 @@ impl Nesting {
     }
 
     /// The value of `FAIRLOCK_OWNER` for CMD.
-    pub(crate) fn for_child(&self, grants: &[Grant]) -> String {
-        let held = grants.iter().map(|grant| &grant.guard);
+    pub(crate) fn for_child<'a>(&self, held: impl Iterator<Item = &'a LockGuard>) -> String {
         self.with_own(held.map(|guard| (guard.name(), guard.fence().get())))
     }
 

@@ -61,11 +61,12 @@ pub(crate) async fn run(run: &Run) -> Result<u8, Failure> {
 
 /// What the environment of CMD says of the locks.
 pub(crate) fn tell(command: &mut Command, run: &Run, held: &Held, nesting: &Nesting) {
+    let guards = held.grants.iter().map(|grant| &grant.guard);
     command
         .env("FAIRLOCK_HELD", "1")
         .env("FAIRLOCK_NAME", &run.taking.name)
         .env("FAIRLOCK_FENCE", held.fences(&run.taking))
-        .env("FAIRLOCK_OWNER", nesting.for_child(&held.grants));
+        .env("FAIRLOCK_OWNER", nesting.for_child(guards));
     // The slot of an outer run says nothing about these locks.
     match held.slots(&run.taking) {
         Some(slots) => command.env("FAIRLOCK_SLOT", slots),
