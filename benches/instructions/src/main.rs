@@ -35,9 +35,11 @@ async fn main() -> ExitCode {
         return ExitCode::FAILURE;
     };
     let done = match (&*scenario, url) {
-        ("pair", None) => pairs(&LockManager::in_memory(), rounds).await,
+        ("pair", None) => pairs(&LockManager::in_memory().lock("a"), rounds).await,
         ("busy", None) => busy(rounds).await,
-        ("hand-over", None) => hand_overs(rounds).await,
+        ("hand-over", None) => hand_overs(|locks| locks.lock("a"), rounds).await,
+        ("permit", None) => pairs(&LockManager::in_memory().semaphore("a", 1), rounds).await,
+        ("permit-over", None) => hand_overs(|locks| locks.semaphore("a", 1), rounds).await,
         ("local", None) => local_hand_offs(rounds).await,
         ("give-up", None) => give_ups(rounds).await,
         ("quorum", None) => quorum(rounds).await,
@@ -64,6 +66,8 @@ fn print_script(name: &str) -> ExitCode {
         "acquire" => texts::ACQUIRE,
         "release" => texts::RELEASE,
         "renew" => texts::RENEW,
+        "permits_acquire" => texts::PERMITS_ACQUIRE,
+        "permits_release" => texts::PERMITS_RELEASE,
         _ => {
             eprintln!("instructions: there is no script {name:?}");
             return ExitCode::FAILURE;
@@ -73,9 +77,8 @@ fn print_script(name: &str) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Acquires and releases a lock that nobody else wants.
-async fn pairs(locks: &LockManager, rounds: u32) -> Result<()> {
-    let lock = locks.lock("a");
+/// Acquires and releases what nobody else wants.
+async fn pairs(lock: &Lock, rounds: u32) -> Result<()> {
     for _ in 0..rounds {
         lock.acquire().await?.release().await?;
     }
@@ -85,7 +88,7 @@ async fn pairs(locks: &LockManager, rounds: u32) -> Result<()> {
 /// The same on a server. In addition, the client library writes commands and reads replies.
 #[cfg(feature = "server")]
 async fn on_server(url: &str, rounds: u32) -> Result<()> {
-    pairs(&LockManager::connect(url).await?, rounds).await
+    pairs(&LockManager::connect(url).await?.lock("a"), rounds).await
 }
 
 /// The same in a quorum of three. In memory the first two servers have granted the lock before the third one
@@ -93,7 +96,8 @@ async fn on_server(url: &str, rounds: u32) -> Result<()> {
 async fn quorum(rounds: u32) -> Result<()> {
     let servers = [(); 3].map(|()| MemoryStore::new());
     let quorum = Quorum::in_memory(&servers);
-    pairs(&LockManager::builder().connect_quorum(quorum).await?, rounds).await
+    let locks = LockManager::builder().connect_quorum(quorum).await?;
+    pairs(&locks.lock("a"), rounds).await
 }
 
 /// Tries to acquire a lock that is held.
@@ -125,11 +129,11 @@ async fn give_ups(rounds: u32) -> Result<()> {
     waiting.await?.release().await
 }
 
-/// Hands a lock from one client to another that waits, through its waitlist.
-async fn hand_overs(rounds: u32) -> Result<()> {
+/// Hands a lock or a permit from one client to another that waits, through its waitlist.
+async fn hand_overs(lock: impl Fn(LockManager) -> Lock, rounds: u32) -> Result<()> {
     let store = MemoryStore::new();
-    let client = || LockManager::builder().in_memory(&store);
-    pass_on([&client()?.lock("a"), &client()?.lock("a")], rounds).await
+    let client = || LockManager::builder().in_memory(&store).map(&lock);
+    pass_on([&client()?, &client()?], rounds).await
 }
 
 /// The same with the lock on a server.
