@@ -5,7 +5,7 @@
 //! caller's executor needs no timers, and nothing on which a lease depends waits for the caller's threads.
 
 use std::convert::Infallible;
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 use std::task::{Context, Poll};
@@ -106,15 +106,8 @@ impl ClientRuntime {
     /// Does the work in the task of the caller, but with timers of the client's runtime. Parts of it that go
     /// on in other tasks outlive the caller's.
     pub(crate) async fn hosts<W: Future>(&self, work: W) -> W::Output {
-        let mut work = pin!(work);
-        poll_fn(|context| self.poll_here(work.as_mut(), context)).await
-    }
-
-    /// Polls with timers of the runtime. Once that has ended, the client is closed: then the work has its
-    /// result without waiting for a timer.
-    fn poll_here<W: Future>(&self, work: Pin<&mut W>, context: &mut Context<'_>) -> Poll<W::Output> {
-        let _kept = self.kept();
-        self.poll_within(work, context)
+        let (runtime, work) = (Some(self), pin!(work));
+        Served { runtime, work }.await
     }
 
     fn poll_within<W: Future + ?Sized>(
@@ -130,7 +123,8 @@ impl ClientRuntime {
     /// executor can poll that task.
     #[inline]
     pub(crate) fn serves<W: Future + Unpin>(&self, work: W) -> Served<'_, W> {
-        Served { runtime: self, work }
+        let runtime = self.has_own_thread.then_some(self);
+        Served { runtime, work }
     }
 
     /// The runtime is about to end. Waits until no thread is in it.
@@ -141,7 +135,8 @@ impl ClientRuntime {
 
 /// The work of a call. By hand, since an `async fn` would copy what the work results in.
 pub(crate) struct Served<'a, W> {
-    runtime: &'a ClientRuntime,
+    /// Whose timers the work has, if not those of its caller.
+    runtime: Option<&'a ClientRuntime>,
     work: W,
 }
 
@@ -152,10 +147,12 @@ impl<W: Future + Unpin> Future for Served<'_, W> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<W::Output> {
         let runtime = self.runtime;
         let work = Pin::new(&mut self.work);
-        match runtime.has_own_thread {
-            false => work.poll(context),
-            true => runtime.poll_here(work, context),
-        }
+        let Some(runtime) = runtime else {
+            return work.poll(context);
+        };
+        // Once that has ended, the client is closed, so the work has its result without waiting for a timer.
+        let _kept = runtime.kept();
+        runtime.poll_within(work, context)
     }
 }
 

@@ -224,7 +224,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a hold that nobody reads releases itself", OWNED_HOLD,
         "        self.background.release_unheard(Arc::clone(&self.hold));\n", "", IN_MEMORY),
     edit("the release of a dropped guard is written at once", RUNTIME, "filter(|lasts| **lasts)", "filter(|_| false)", IN_MEMORY),
-    edit("calls of a client with its own thread have their timers there", RUNTIME, "            true => runtime.poll_here(work, context),", "            true => work.poll(context),", OWN_THREAD),
+    edit("calls of a client with its own thread have their timers there", RUNTIME, "self.has_own_thread.then_some(self)", "None", OWN_THREAD),
     edit("a thread ends when no client needs it", "src/engine/shared.rs", "            _thread: runtime.take_thread(),", "            _thread: runtime.take_thread().inspect(|thread| std::mem::forget(thread.clone())),", OWN_THREAD),
     edit("the thread of a client lives as long as its background task", "src/engine/shared.rs", "            _thread: runtime.take_thread(),", "            _thread: runtime.take_thread().take_if(|_| false),", OWN_THREAD),
     edit("connections are opened on the thread of their client", RUNTIME, "        thread.run(work).await\n", "        work.await\n", OWN_THREAD),
