@@ -73,11 +73,11 @@ impl AcquireParams {
             None => client.next_number(),
             Some(vote) => vote.numbers.fetch_add(1, Ordering::Relaxed),
         };
-        let (id, grant) = (&client.id, self.terms.grant());
+        let (id, window) = (&client.id, self.terms.claim_window());
         match self.permits {
-            None => RequestId::new(id, grant, number, self.owner.as_ref()),
+            None => RequestId::new(id, window, number, self.owner.as_ref()),
             Some(Permits { weight, capacity }) => {
-                RequestId::with_permits(id, grant, number, weight, capacity)
+                RequestId::with_permits(id, window, number, weight, capacity)
             }
         }
     }

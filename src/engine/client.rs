@@ -69,7 +69,7 @@ impl Client {
     }
 
     pub(crate) fn next_request(&self, terms: &LeaseTerms, owner: Option<&Owner>) -> RequestId {
-        RequestId::new(&self.id, terms.grant(), self.next_number(), owner)
+        RequestId::new(&self.id, terms.claim_window(), self.next_number(), owner)
     }
 
     pub(crate) fn now(&self) -> LocalTime {

@@ -104,7 +104,7 @@ impl Hold {
         deadline: LocalTime,
     ) -> Hold {
         let granted_for = if grant.pushed {
-            grant.request.grant()
+            grant.request.claim_window()
         } else {
             terms.lease()
         };
@@ -469,7 +469,7 @@ impl Hold {
     pub(crate) fn begin_turn(&self, next: Fence, now: LocalTime) -> bool {
         let mut state = locked(&self.state);
         let left = state.deadline.since(now);
-        let lasts = state.over.is_none() && !state.in_doubt && left >= self.terms.grant() / 4;
+        let lasts = state.over.is_none() && !state.in_doubt && !self.terms.is_late(left);
         if lasts {
             state.last_turn = Some(next);
         }
@@ -497,7 +497,8 @@ impl Hold {
         let (cap, local_cap) = (since(&state, decided).after(longest), decided.after(longest));
         let is_renewed = is_short_of_cap(&state);
         // A vote that lasts up to its own cap is not renewed any more, unless the majority came much later.
-        let begins_again = !is_renewed && cap.since(state.cap) > self.terms.grant() / 4;
+        let is_much_later = cap.since(state.cap) > self.terms.claim_window() / 4;
+        let begins_again = !is_renewed && is_much_later;
         if is_renewed || begins_again {
             (state.cap, state.local_cap) = (cap, local_cap);
         }

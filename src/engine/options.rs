@@ -153,7 +153,7 @@ impl LockOptions {
             fixed: self.fixed,
             max_hold: self.max_hold,
             at_least: self.at_least,
-            claim_window: manager.claim_window(),
+            longest_claim_window: manager.claim_window(),
         };
         if let Some(at_least) = self.at_least {
             check_at_least(at_least, &terms)?;

@@ -296,7 +296,7 @@ impl Waitlist {
         match Push::parse(message) {
             Some(Push::Granted(grants)) => {
                 for grant in &grants {
-                    let span = grant.request.grant();
+                    let span = grant.request.claim_window();
                     // Without a clock offset, the local end of the grant is unknown.
                     let deadline = self.client.clocks.local(from, grant.deadline, span);
                     // No script grants for longer than that. But every user with rights to the channel can
@@ -349,12 +349,12 @@ impl Waitlist {
             return Progress::Settled;
         };
         state.failing = None;
-        if deadline.since(now) < waiter.terms.grant() / 4 {
+        if waiter.terms.is_late(deadline.since(now)) {
             // Another request of the same caller takes its place.
             self.left(state);
             if grant.pushed {
                 // The grant may expire unclaimed before the request is withdrawn.
-                let lease = waiter.terms.grant();
+                let lease = waiter.terms.claim_window();
                 self.client
                     .presence
                     .lease_expires(&self.keys, now, deadline, lease);

@@ -46,14 +46,14 @@ impl fmt::Debug for ClientId {
     }
 }
 
-/// The id of one request: `<client>:<grant_ms>:<n>:<owner>`. The first two parts have a fixed width, and the
+/// The id of one request: `<client>:<claim_ms>:<n>:<owner>`. The first two parts have a fixed width, and the
 /// owner is empty or has a fixed width, so a script can extract them by position. The string carries all that
-/// a hand-over must know: which client to wake, how long to grant, and for which owner.
+/// a hand-over must know: which client to wake, how long a grant lasts unclaimed, and for which owner.
 ///
-/// A lock that was released but stays taken for a while is held by `<client>:<grant_ms>=<n>:`. No call names
+/// A lock that was released but stays taken for a while is held by `<client>:<claim_ms>=<n>:`. No call names
 /// this request, so nothing renews, releases or withdraws its hold.
 ///
-/// A request for permits is `<client>:<grant_ms>*<weight>/<capacity>:<n>:`, with five digits for each of the
+/// A request for permits is `<client>:<claim_ms>*<weight>/<capacity>:<n>:`, with five digits for each of the
 /// two numbers: it takes `weight` permits, and may hold while, with them, at most `capacity` are in use.
 /// Permits that were given back but stay taken have `=` in the place of `*`.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -61,9 +61,9 @@ pub(crate) struct RequestId(Arc<str>);
 
 impl RequestId {
     /// The width in which a lock stores a lease, for the longest one: 30 days in milliseconds.
-    const GRANT_DIGITS: usize = 10;
-    const GRANT_AT: usize = ClientId::LEN + 1;
-    const NUMBER_AT: usize = Self::GRANT_AT + Self::GRANT_DIGITS + 1;
+    const WINDOW_DIGITS: usize = 10;
+    const WINDOW_AT: usize = ClientId::LEN + 1;
+    const NUMBER_AT: usize = Self::WINDOW_AT + Self::WINDOW_DIGITS + 1;
     /// The longest number has 20 digits.
     const MOST: usize = Self::NUMBER_AT + 20 + 1 + Owner::LEN;
     /// The width of a number of permits.
@@ -71,17 +71,17 @@ impl RequestId {
     const SLASH_AT: usize = Self::NUMBER_AT + Self::PERMITS_DIGITS;
     const PERMITS_END: usize = Self::SLASH_AT + 1 + Self::PERMITS_DIGITS;
 
-    /// The `n`-th request of `client`. The client has `grant` (whole milliseconds, at most a day) to claim a
+    /// The `n`-th request of `client`. The client has `window` (whole milliseconds, at most a day) to claim a
     /// pushed grant.
-    pub(crate) fn new(client: &ClientId, grant: Duration, n: u64, owner: Option<&Owner>) -> RequestId {
+    pub(crate) fn new(client: &ClientId, window: Duration, n: u64, owner: Option<&Owner>) -> RequestId {
         let mut text = String::with_capacity(Self::MOST);
         text.push_str(&client.0);
         // Writing to a string cannot fail.
         let _ = write!(
             text,
             ":{:0width$}:{n}:",
-            grant.as_millis(),
-            width = Self::GRANT_DIGITS
+            window.as_millis(),
+            width = Self::WINDOW_DIGITS
         );
         text.push_str(owner.map_or("", Owner::as_str));
         RequestId(text.into())
@@ -91,15 +91,15 @@ impl RequestId {
     /// 99,999.
     pub(crate) fn with_permits(
         client: &ClientId,
-        grant: Duration,
+        window: Duration,
         n: u64,
         weight: u32,
         capacity: u32,
     ) -> RequestId {
-        let grant_ms = grant.as_millis();
+        let claim_ms = window.as_millis();
         let text = format!(
-            "{client}:{grant_ms:0grant$}*{weight:0permits$}/{capacity:0permits$}:{n}:",
-            grant = Self::GRANT_DIGITS,
+            "{client}:{claim_ms:0window$}*{weight:0permits$}/{capacity:0permits$}:{n}:",
+            window = Self::WINDOW_DIGITS,
             permits = Self::PERMITS_DIGITS
         );
         RequestId(text.into())
@@ -111,7 +111,7 @@ impl RequestId {
         let well_formed = text.is_ascii()
             && bytes.get(ClientId::LEN) == Some(&b':')
             && matches!(bytes.get(Self::NUMBER_AT - 1), Some(b':' | b'=' | b'*'))
-            && all_digits(&text[Self::GRANT_AT..Self::NUMBER_AT - 1]);
+            && all_digits(&text[Self::WINDOW_AT..Self::NUMBER_AT - 1]);
         let request = well_formed.then(|| RequestId(text.into()))?;
         let is_of_permits = bytes[Self::NUMBER_AT - 1] == b'*' || request.is_of_permits();
         let has_permits = || {
@@ -132,8 +132,8 @@ impl RequestId {
     }
 
     /// How long a pushed grant lasts if it is not claimed.
-    pub(crate) fn grant(&self) -> Duration {
-        let digits = &self.0[Self::GRANT_AT..Self::NUMBER_AT - 1];
+    pub(crate) fn claim_window(&self) -> Duration {
+        let digits = &self.0[Self::WINDOW_AT..Self::NUMBER_AT - 1];
         Duration::from_millis(digits.parse().unwrap_or_default())
     }
 
@@ -223,23 +223,23 @@ mod tests {
 
     #[test]
     fn a_request_is_read_as_it_was_written() {
-        let (client, grant) = (ClientId::from_number(7), Duration::from_secs(5));
-        let request = RequestId::new(&client, grant, 42, None);
+        let (client, window) = (ClientId::from_number(7), Duration::from_secs(5));
+        let request = RequestId::new(&client, window, 42, None);
         for request in [request.kept(), request] {
             let read = RequestId::from_wire(request.as_str()).expect("a request");
-            assert_eq!((read.number(), read.grant()), (42, grant));
+            assert_eq!((read.number(), read.claim_window()), (42, window));
             assert!(read.is_owner() && read.owner() == request.as_str());
         }
     }
 
     #[test]
     fn a_request_for_permits_is_read_as_it_was_written() {
-        let (client, grant) = (ClientId::from_number(7), Duration::from_secs(5));
-        let request = RequestId::with_permits(&client, grant, 42, 3, 99_999);
+        let (client, window) = (ClientId::from_number(7), Duration::from_secs(5));
+        let request = RequestId::with_permits(&client, window, 42, 3, 99_999);
         assert_eq!(request.as_str(), format!("{client}:0000005000*00003/99999:42:"));
         for request in [request.kept(), request.clone()] {
             let read = RequestId::from_wire(request.as_str()).expect("a request");
-            assert_eq!((read.number(), read.grant()), (42, grant));
+            assert_eq!((read.number(), read.claim_window()), (42, window));
             assert_eq!((read.weight(), read.capacity()), (3, 99_999));
             assert!(read.is_owner() && read.owner() == request.as_str());
         }

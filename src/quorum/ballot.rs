@@ -290,7 +290,7 @@ impl Ballot {
         let majority = Majority::begin(&self.votes, self.number, fence);
         self.floor.begin_hold(fence);
         self.phase = Phase::Decided {
-            first_renewal: Instant::now() + self.params.terms.grant() / 3,
+            first_renewal: Instant::now() + self.params.terms.claim_window() / 3,
         };
         self.join_votes();
         let client = Arc::clone(self.quorum.client());
@@ -586,7 +586,7 @@ impl Ballot {
         {
             *look_after = (2 * *look_after)
                 .min(LONGEST_LOOK_PAUSE)
-                .min(self.params.terms.grant() / 3);
+                .min(self.params.terms.claim_window() / 3);
             *look_at = None;
         }
         for (server, hold) in self.votes.holds() {
@@ -668,10 +668,10 @@ impl Ballot {
 /// votes does not hold up the others for a whole lease.
 fn terms_of_votes(terms: &LeaseTerms) -> LeaseTerms {
     LeaseTerms {
-        length: terms.grant(),
+        length: terms.claim_window(),
         fixed: false,
         max_hold: Some(terms.longest()).filter(|longest| *longest < Duration::MAX),
         at_least: None,
-        claim_window: terms.claim_window,
+        ..*terms
     }
 }

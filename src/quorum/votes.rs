@@ -223,7 +223,7 @@ impl Votes {
     pub(crate) fn begin_turn(&self, next: Fence, now: LocalTime) -> bool {
         let mut state = locked(&self.state);
         let left = self.deadline(&state).since(now);
-        let lasts = state.over.is_none() && self.is_sure(&state) && left >= self.terms.grant() / 4;
+        let lasts = state.over.is_none() && self.is_sure(&state) && !self.terms.is_late(left);
         if lasts {
             state.last_turn = Some(next);
         }

@@ -49,8 +49,8 @@ pub fn request(text: &str) {
         return;
     };
     assert_eq!(request.to_string(), text);
-    let head = format!("{}:{:010}", request.client(), request.grant().as_millis());
-    let rest = text.strip_prefix(&head).expect("client and grant first");
+    let head = format!("{}:{:010}", request.client(), request.claim_window().as_millis());
+    let rest = text.strip_prefix(&head).expect("client and claim window first");
     let (permits, number) = match rest[1..].split_at_checked(12) {
         Some((permits, number)) if permits.as_bytes()[5] == b'/' => (Some(permits), number),
         _ => (None, &rest[1..]),

@@ -27,7 +27,7 @@ pub(crate) struct LeaseTerms {
     pub(crate) max_hold: Option<Duration>,
     /// A release keeps the lock taken until so long after the grant.
     pub(crate) at_least: Option<Duration>,
-    pub(crate) claim_window: Duration,
+    pub(crate) longest_claim_window: Duration,
 }
 
 impl LeaseTerms {
@@ -37,8 +37,14 @@ impl LeaseTerms {
     }
 
     /// The lease of a pushed grant until it is claimed.
-    pub(crate) fn grant(&self) -> Duration {
-        self.claim_window.min(self.lease())
+    pub(crate) fn claim_window(&self) -> Duration {
+        self.longest_claim_window.min(self.lease())
+    }
+
+    /// Whether a hold with so much time left is of no use to another caller: it may end before its next
+    /// renewal is answered.
+    pub(crate) fn is_late(&self, left: Duration) -> bool {
+        left < self.claim_window() / 4
     }
 
     /// The maximum time that a hold lasts after its grant.
@@ -92,11 +98,11 @@ mod tests {
             fixed: false,
             max_hold,
             at_least: None,
-            claim_window: 5_000 * MS,
+            longest_claim_window: 5_000 * MS,
         };
-        assert_eq!(terms(1_000 * MS, None).grant(), 1_000 * MS);
-        assert_eq!(terms(30_000 * MS, Some(2_000 * MS)).grant(), 2_000 * MS);
-        assert_eq!(terms(30_000 * MS, None).grant(), 5_000 * MS);
+        assert_eq!(terms(1_000 * MS, None).claim_window(), 1_000 * MS);
+        assert_eq!(terms(30_000 * MS, Some(2_000 * MS)).claim_window(), 2_000 * MS);
+        assert_eq!(terms(30_000 * MS, None).claim_window(), 5_000 * MS);
     }
 
     #[test]
@@ -107,7 +113,7 @@ mod tests {
                 fixed: true,
                 max_hold: Some(max_hold * 1_000 * MS),
                 at_least: None,
-                claim_window: 5_000 * MS,
+                longest_claim_window: 5_000 * MS,
             };
             assert_eq!(terms.longest(), lasts * 1_000 * MS);
             assert_eq!(terms.ends_by_max_hold(), max_hold < length);

@@ -437,7 +437,7 @@ async fn client_closed_as_its_waiter_is_granted_the_lock_keeps_the_hold() {
     assert!(!client.is_closed());
     let now = client.clocks.server_time(ServerId::default()).unwrap();
     let push = Push::Granted(vec![Grant {
-        deadline: now.after(grant.request.grant()),
+        deadline: now.after(grant.request.claim_window()),
         pushed: true,
         slot: None,
         ..grant

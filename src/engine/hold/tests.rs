@@ -52,11 +52,11 @@ fn hold_of(max_hold: Option<Duration>, left: Duration, fence: Fence, floor: Opti
         fixed: false,
         max_hold,
         at_least: None,
-        claim_window: LEASE,
+        longest_claim_window: LEASE,
     };
     let client = ClientId::from_number(1);
     let grant = Grant {
-        request: RequestId::new(&client, terms.grant(), 1, None),
+        request: RequestId::new(&client, terms.claim_window(), 1, None),
         deadline: server(LEASE),
         fence,
         pushed: false,

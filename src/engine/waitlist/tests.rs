@@ -410,7 +410,7 @@ async fn unheard_grant_is_told_by_a_reply_to_another_request() {
     let time = ServerTime::from_ms(1_000);
     let own_grant = Grant {
         fence: guard.fence(),
-        deadline: time.after(request.grant()),
+        deadline: time.after(request.claim_window()),
         pushed: true,
         slot: None,
         request,
@@ -512,7 +512,7 @@ async fn grant_read_too_late_leaves_nothing_and_costs_no_place() {
         slot: None,
         request,
     };
-    let left = grant.request.grant() / 8;
+    let left = grant.request.claim_window() / 8;
     let progress = waitlist.deliver(&grant, Some(fixture.waitlists().client().now().after(left)));
     assert_eq!(progress, Progress::Settled);
     settle().await;
@@ -665,7 +665,7 @@ async fn after_a_reconnect_a_push_is_only_a_reason_to_ask() {
             .clocks
             .server_time(ServerId::default())
             .unwrap()
-            .after(request.grant()),
+            .after(request.claim_window()),
         pushed: true,
         slot: None,
         request,

@@ -235,11 +235,11 @@ impl Lock {
             let client = request.client();
             let channel = format!("{prefix}{client}");
             if self.is_alive(client, now) && channels.subscribers(&channel) > 0 {
-                let grant_ms = millis(request.grant());
-                let push = pushed_grant(&request, fence, now, grant_ms)
+                let claim_ms = millis(request.claim_window());
+                let push = pushed_grant(&request, fence, now, claim_ms)
                     .map(|grant| Push::Granted(vec![grant]).write());
                 if push.is_some_and(|push| channels.publish(&channel, &push)) {
-                    self.grant(holder, &request, fence, now, grant_ms, true);
+                    self.grant(holder, &request, fence, now, claim_ms, true);
                     return HandOver::Handed;
                 }
                 // No two requests are ever told the same fence.
@@ -641,11 +641,11 @@ pub(crate) fn next_fence(holder: &Holder, now: Now, floor: Option<Fence>) -> u64
 }
 
 /// The grant of a hand-over with this fence, or `None` if there is no larger fence.
-fn pushed_grant(request: &RequestId, fence: u64, now: Now, grant_ms: u64) -> Option<Grant> {
+fn pushed_grant(request: &RequestId, fence: u64, now: Now, claim_ms: u64) -> Option<Grant> {
     Some(Grant {
         request: request.clone(),
         fence: Fence::new(fence)?,
-        deadline: ServerTime::from_ms(now.ms + grant_ms),
+        deadline: ServerTime::from_ms(now.ms + claim_ms),
         pushed: true,
         slot: None,
     })

@@ -357,7 +357,7 @@ impl OpenPermits<'_> {
                 self.grant(&head, lease, false);
             } else if !is_waiting {
                 self.permits.clients.remove(head.client());
-            } else if let Some(grant) = self.grant(&head, millis(head.grant()), true) {
+            } else if let Some(grant) = self.grant(&head, millis(head.claim_window()), true) {
                 let of_client = |grants: &&mut Vec<Grant>| grants[0].request.client() == head.client();
                 match told.iter_mut().find(of_client) {
                     Some(grants) => grants.push(grant),

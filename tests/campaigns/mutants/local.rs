@@ -22,7 +22,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("no turn begins long after the grant", TURNS, " || now >= self.until", "", LOCAL),
     edit("a hold that is over has no further turn", HOLD, "state.over.is_none() && ", "", OF_A_HOLD),
     edit("a hold in doubt has no further turn", HOLD, "!state.in_doubt && ", "", OF_A_HOLD),
-    edit("a hold that is nearly over has no further turn", HOLD, " && left >= self.terms.grant() / 4", "", OF_A_HOLD),
+    edit("a hold that is nearly over has no further turn", HOLD, " && !self.terms.is_late(left)", "", OF_A_HOLD),
     edit("a token ends with its turn", TURNS, "if self.fence.load(Ordering::Acquire) != fence.get() {", "if self.fence.load(Ordering::Acquire) == 0 {", LOCAL),
     edit("a watcher is told when its turn is passed on", TURNS, "        self.ended.notify_waiters();\n", "", LOCAL),
     edit("a release tells the last fence that its turns used", HOLD,

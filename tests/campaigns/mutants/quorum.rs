@@ -32,7 +32,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a vote is given up for an earlier request while there are too few", BALLOT, "Ok(true) if self.votes.are_too_few() => {", "Ok(true) if false => {", IN_MEMORY),
     edit("a vote that is lost before there is a majority is asked for again", BALLOT, "Event::Lost(_) if !self.is_hold() => self.begin_again(server),", "Event::Lost(_) if !self.is_hold() => {}", WORLDS),
     edit("votes under different fences are raised to the largest", BALLOT, "largest.into_iter().for_each(|fence| self.raise_to(fence));", "let _ = largest;", IN_MEMORY),
-    edit("a vote lasts for a claim window until there is a majority", BALLOT, "        length: terms.grant(),\n", "        length: terms.length,\n", &["--lib quorum::tests", "--test promises in_a_quorum_in_memory"]),
+    edit("a vote lasts for a claim window until there is a majority", BALLOT, "        length: terms.claim_window(),\n", "        length: terms.length,\n", &["--lib quorum::tests", "--test promises in_a_quorum_in_memory"]),
     edit("a request is released only once the next one has its place", BALLOT, "self.seats[server].leaving = self.votes.take(server);", "drop(self.votes.take(server));", WORLDS)
         .equal("the two calls keep their order on one connection; the model shows what happens if they do not"),
     edit("a vote is given up where the server refuses a look", BALLOT, "Err(refused @ Failure::Refused(_)) => return Err(refused.into()),\n                        Err(_)", "Err(_)", FAULTS),
@@ -42,7 +42,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a vote that comes late is raised to the fence of the hold", BALLOT, "                self.raise_to(self.floor.own());\n", "", IN_MEMORY),
     edit("a hold asks again for a vote that it lost", BALLOT, "if self.votes.missing().contains(&server) {", "if false {", WORLDS),
     edit("a hold asks for the votes that it lacks without a bound", BALLOT, "=> (None, BEFORE_ALL),", "=> (Some(Instant::now() + FIRST_LOOK), BEFORE_ALL),", IN_MEMORY),
-    edit("the votes of a hold get their whole lease", BALLOT, "hold.join(decided, self.params.terms.lease())", "hold.join(decided, self.params.terms.grant())", WORLDS),
+    edit("the votes of a hold get their whole lease", BALLOT, "hold.join(decided, self.params.terms.lease())", "hold.join(decided, self.params.terms.claim_window())", WORLDS),
     edit("what is left of a lost hold is released", VOTES, "        drop(self.end().2);\n", "        std::mem::forget(self.end().2);\n", WORLDS),
     edit("a renewal finds a vote whose fence was raised", "src/engine/background/renewer.rs", "|| !hold.has_another_fence(fence)", "|| fence.get() > 0", IN_MEMORY),
     edit("a release finds a vote whose fence was raised", "src/engine/background.rs", "is_taken && !released && hold.has_another_fence(fence)", "is_taken && fence.get() == 0", IN_MEMORY),
@@ -114,7 +114,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("what ends a request while its hold lasts has a floor above all turns", FLOOR, "self.at(now).max(*after_turns)", "self.at(now).max(*after_turns.min(&self.own))", FLOORS),
     edit("a vote that was part of no hold has used no fence", HOLD, "Some(VoteState::Alone) => None,", "Some(VoteState::Alone) => Some(fence.plus(RESERVED)),", &["--lib hold::tests"]),
     edit("no turn begins while most votes are in doubt", VOTES, "self.is_sure(&state) && ", "", TURNS),
-    edit("no turn begins when most leases are nearly over", VOTES, " && left >= self.terms.grant() / 4", "", TURNS),
+    edit("no turn begins when most leases are nearly over", VOTES, " && !self.terms.is_late(left)", "", TURNS),
     edit("a hold of a quorum that is over has no further turn", VOTES, "state.over.is_none() && ", "", TURNS),
     edit("what is still held in a quorum is named with the fence of its turn", VOTES, "self.last_turn.or_else(|| Some(self.decided?.1))", "Some(self.decided?.1)", TURNS),
 

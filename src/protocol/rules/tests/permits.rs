@@ -25,8 +25,8 @@ const NO_FENCE: u64 = 7;
 
 /// Request `n` of a client, for `weight` of `capacity` permits.
 fn asks(client: u128, n: u64, weight: u32, capacity: u32) -> RequestId {
-    let grant = Duration::from_millis(GRANT_MS);
-    RequestId::with_permits(&ClientId::from_number(client), grant, n, weight, capacity)
+    let window = Duration::from_millis(CLAIM_MS);
+    RequestId::with_permits(&ClientId::from_number(client), window, n, weight, capacity)
 }
 
 /// One of two permits, for a client.
@@ -111,7 +111,7 @@ fn permits_are_given_out_in_the_order_of_the_requests() {
         assert_eq!(world.told(), [[one(client)]]);
         let next = world.permits().grant_of(&one(client)).unwrap();
         assert!(next.pushed && held.iter().all(|other| other.fence < next.fence));
-        assert_eq!(next.deadline, world.in_ms(GRANT_MS));
+        assert_eq!(next.deadline, world.in_ms(CLAIM_MS));
         held.push(next);
         assert_eq!(world.in_use(), 2);
     }
@@ -760,7 +760,7 @@ fn the_client_of_an_unclaimed_grant_is_passed_over() {
     }
     world.give(&first);
     assert_eq!(world.told(), [[asks(2, 1, 2, 2)]]);
-    world.pass(GRANT_MS);
+    world.pass(CLAIM_MS);
     world.queue(&asks(4, 1, 2, 2));
     assert_eq!(world.told(), [[one(3)]]);
 }

@@ -28,7 +28,7 @@ fn first_come_first_served() {
         let pushed = world.pushed();
         assert_eq!(&pushed.request, waiter);
         assert!(pushed.fence > holder.fence);
-        assert_eq!(pushed.deadline, world.in_ms(GRANT_MS));
+        assert_eq!(pushed.deadline, world.in_ms(CLAIM_MS));
         holder = pushed;
     }
     assert_eq!(
@@ -62,11 +62,11 @@ fn only_an_unclaimed_lease_makes_its_client_count_as_dead() {
             grant = world.pushed();
         }
         if is_claimed {
-            world.renew(&grant, GRANT_MS, ServerTime::MAX);
+            world.renew(&grant, CLAIM_MS, ServerTime::MAX);
         }
         let (client, left_ms) = (
             if is_pushed { 2 } else { 1 },
-            if is_pushed { GRANT_MS } else { LEASE_MS },
+            if is_pushed { CLAIM_MS } else { LEASE_MS },
         );
         world.pass(left_ms - 2_000);
         // Another request of the same client, and then one of another client.
@@ -265,7 +265,7 @@ fn a_late_give_back_does_not_free_a_newer_grant() {
     world.queue(&request(2));
     world.give(&first);
     let late = world.pushed();
-    world.pass(GRANT_MS);
+    world.pass(CLAIM_MS);
     let newer = world.grant(&request(2));
     assert!(newer.fence > late.fence);
     assert_eq!(world.give(&late), ReleaseOutcome::Taken);
@@ -456,7 +456,7 @@ fn client_of_an_unclaimed_lease_is_passed_over_with_all_its_requests() {
     world.queue(&request(3));
     world.give(&first);
     assert_eq!(world.pushed().request, nth(2, 1));
-    world.pass(GRANT_MS);
+    world.pass(CLAIM_MS);
     world.queue(&request(4));
     assert_eq!(
         world.pushed().request,

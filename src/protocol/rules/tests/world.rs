@@ -18,7 +18,7 @@ use crate::types::owner::Owner;
 use crate::types::status::Kind;
 
 pub(super) const LEASE_MS: u64 = 30_000;
-pub(super) const GRANT_MS: u64 = 5_000;
+pub(super) const CLAIM_MS: u64 = 5_000;
 
 /// One lock with a clock of its own. All clients can be reached.
 pub(super) struct World {
@@ -62,7 +62,7 @@ pub(super) fn request(n: u128) -> RequestId {
 pub(super) fn nth(client: u128, n: u64) -> RequestId {
     RequestId::new(
         &ClientId::from_number(client),
-        Duration::from_millis(GRANT_MS),
+        Duration::from_millis(CLAIM_MS),
         n,
         None,
     )
@@ -72,7 +72,7 @@ pub(super) fn owned(client: u128, n: u64) -> RequestId {
     let owner = Owner::named("one of several");
     RequestId::new(
         &ClientId::from_number(client),
-        Duration::from_millis(GRANT_MS),
+        Duration::from_millis(CLAIM_MS),
         n,
         Some(&owner),
     )
