@@ -342,7 +342,7 @@ impl Background {
                     let done_before = unanswered && answer.at.received < hold.deadline();
                     released |= found;
                     let is_taken = answer.reply.outcome == ReleaseOutcome::Taken;
-                    if answer.reply.more || is_taken && !released && hold.has_another_fence(fence) {
+                    if answer.reply.more || is_taken && !released && hold.try_raised_fence(fence) {
                         continue;
                     }
                     released |= done_before;

@@ -431,9 +431,9 @@ impl Hold {
         state.raise_requested = state.raise_requested.max(fence);
     }
 
-    /// The server knows no hold under this fence. Returns whether there is another one to try, since the
-    /// server may have raised the fence.
-    pub(super) fn has_another_fence(&self, tried: Fence) -> bool {
+    /// The server knows no hold under this fence. It may have raised the fence, so the hold has the raised
+    /// one from now on. Returns whether that is another one.
+    pub(super) fn try_raised_fence(&self, tried: Fence) -> bool {
         let mut state = locked(&self.state);
         if state.fence == tried {
             state.fence = state.raise_requested;

@@ -301,7 +301,7 @@ impl Ballot {
     /// Keeps the votes of a hold together until it is over.
     async fn keep(mut self: Box<Self>) {
         let votes = Arc::clone(&self.votes);
-        while votes.check().is_ok() {
+        while votes.end_if_over().is_ok() {
             tokio::select! {
                 biased;
                 _ = votes.lost() => {}

@@ -162,7 +162,7 @@ impl QuorumClient {
     /// The holds whose guards live, unless they are lost.
     pub(crate) fn held(&self) -> Vec<(Arc<str>, Fence)> {
         let held: Vec<_> = locked(&self.held).values().cloned().collect();
-        let live = held.into_iter().filter(|votes| votes.check().is_ok());
+        let live = held.into_iter().filter(|votes| votes.end_if_over().is_ok());
         live.filter_map(|votes| Some((Arc::clone(&votes.name), votes.fence()?)))
             .collect()
     }

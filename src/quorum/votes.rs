@@ -259,8 +259,11 @@ impl Votes {
         }
     }
 
-    /// Checks by the local clock that a majority of the leases last. Returns when that ends.
-    pub(crate) fn check(&self) -> Result<LocalTime, Lost> {
+    /// Ends the hold if too few leases last, by the local clock. Returns until when enough of them do.
+    ///
+    /// A look ends the hold, and not its keeper alone, since a vote that comes or is renewed between the two
+    /// would bring back what a caller has seen lost.
+    pub(crate) fn end_if_over(&self) -> Result<LocalTime, Lost> {
         let mut state = locked(&self.state);
         if let Some(reason) = state.over {
             return Err(self.lost_by(reason));
@@ -295,7 +298,7 @@ impl Votes {
     /// What the leases are together.
     pub(crate) fn lease(&self) -> Lease {
         let length = self.terms.length;
-        let Ok(deadline) = self.check() else {
+        let Ok(deadline) = self.end_if_over() else {
             return Lease::new(length, Duration::ZERO, LeaseState::Lost);
         };
         let state = locked(&self.state);
@@ -324,7 +327,7 @@ impl Votes {
         let clock = self.quorum.clock();
         loop {
             let changed = self.changed.notified();
-            match self.check() {
+            match self.end_if_over() {
                 Err(lost) => return lost,
                 Ok(deadline) => tokio::select! {
                     biased;
@@ -361,7 +364,7 @@ impl Votes {
                 break;
             }
         }
-        self.check()?;
+        self.end_if_over()?;
         answers.of_majority().map(drop)
     }
 
@@ -371,7 +374,7 @@ impl Votes {
     /// The next hold begins now, and its fence says so. It is larger than those of all votes and turns, and
     /// the same on all servers. A vote that comes late is released with the same floor.
     fn end(&self) -> (Result<(), Lost>, Option<Holding>, Vec<OwnedHold>) {
-        let before = self.check().map(drop);
+        let before = self.end_if_over().map(drop);
         let mut state = locked(&self.state);
         let over = *state.over.get_or_insert(HoldEnd::Released);
         let last = state.fence();

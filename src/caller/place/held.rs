@@ -178,7 +178,7 @@ impl<'a> HoldRef<'a> {
     pub(crate) fn check(self) -> Result<(), Lost> {
         match self {
             HoldRef::One(hold) => hold.check(),
-            HoldRef::Majority(votes) => votes.check().map(drop),
+            HoldRef::Majority(votes) => votes.end_if_over().map(drop),
         }
     }
 

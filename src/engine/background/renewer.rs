@@ -154,7 +154,7 @@ impl Background {
             };
             let (fence, lease) = (call.fence, call.lease);
             let answer = self.client.call(call).await?;
-            if answer.reply != Renewed::Taken || !hold.has_another_fence(fence) {
+            if answer.reply != Renewed::Taken || !hold.try_raised_fence(fence) {
                 return Ok((answer, lease));
             }
         }

@@ -304,7 +304,7 @@ async fn forced_release_does_not_wait_for_a_server_that_hangs() {
     assert_eq!(servers.left().await, 1);
     operator.set(0, NEAR);
     sleep(5 * SECOND).await;
-    assert!(held.votes().check().is_ok(), "no renewal has found it");
+    assert!(held.votes().end_if_over().is_ok(), "no renewal has found it");
     assert_eq!(servers.left().await, 0);
     drop(held);
 }
@@ -322,7 +322,7 @@ async fn hold_with_other_fences_everywhere_is_seen_and_forced() {
         process.set(server, NEAR);
         sleep(10 * SECOND).await;
     }
-    held.votes().check().unwrap();
+    held.votes().end_if_over().unwrap();
     let others = BTreeSet::from_iter(fences(&held));
     assert_eq!(others.len(), 3);
     assert!(!others.contains(&held.fence));
@@ -540,7 +540,7 @@ async fn hold_is_in_doubt_while_too_few_servers_renew_it() {
     assert_eq!(held.votes().lease().state, LeaseState::Held);
     process.set(1, State::Hung);
     sleep(15 * SECOND).await;
-    held.votes().check().unwrap();
+    held.votes().end_if_over().unwrap();
     assert_eq!(held.votes().lease().state, LeaseState::InDoubt);
     process.set(0, NEAR);
     sleep(15 * SECOND).await;

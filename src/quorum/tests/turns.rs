@@ -186,7 +186,7 @@ async fn no_turn_begins_when_the_leases_are_nearly_over_or_the_hold_is_over() {
     assert!(!begins(now.after(left * 7 / 8)));
     // A hold that was lost never comes back.
     let votes = [0, 1].map(|server| (server, hold.take(server).unwrap()));
-    assert!(hold.check().is_err());
+    assert!(hold.end_if_over().is_err());
     for (server, vote) in votes {
         hold.put(server, vote);
     }
