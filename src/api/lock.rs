@@ -10,15 +10,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::api::guard::LockGuard;
-use crate::caller::local_queue::LocalQueues;
+use crate::caller::local_queue::{LocalQueues, TenureParams};
 use crate::caller::place::Place;
 use crate::caller::place::held::not_kept_in_a_quorum;
+use crate::engine::acquire::AcquireParams;
 use crate::engine::client::Client;
 use crate::engine::counters::Outcome;
+use crate::engine::metrics::Group;
 use crate::engine::options::{LockOptions, check_group};
 use crate::protocol::keys::Keys;
-use crate::time::deadline::LeaseTerms;
-use crate::types::error::{Error, Invalid, Result};
+use crate::types::error::{Invalid, Result};
 use crate::types::fence::Fence;
 use crate::types::owner::Owner;
 use crate::types::permits::{Gives, Permits};
@@ -274,7 +275,7 @@ impl Lock {
 
     /// Refuses what is wrong with the name or the settings, before anything is sent.
     pub(crate) fn check(&self) -> Result<()> {
-        self.open().map(drop)
+        self.request().map(drop)
     }
 
     pub(crate) fn has_manager_of(&self, other: &Lock) -> bool {
@@ -307,25 +308,40 @@ impl Lock {
         self.queues.place()
     }
 
-    /// Refuses what is wrong before anything is sent. Returns the keys, the terms of the lease, how many
-    /// turns a hold may serve, and the permits that it takes, unless this is a plain lock.
-    fn open(&self) -> Result<(Arc<Keys>, LeaseTerms, u16, Option<Permits>)> {
+    /// What is asked for. Refuses what is wrong before anything is sent, and starts what goes on without a
+    /// caller.
+    fn request(&self) -> Result<TenureParams> {
         if let Place::Quorum(_) = self.place() {
             self.check_in_a_quorum()?;
         }
         let terms = self.options.terms(&self.client().options)?;
         let permits = self.taken_permits()?;
-        let turns = match permits {
-            None => self.options.turns(&self.client().options)?,
-            Some(_) => 1,
-        };
+        let turns = self.options.turns(&self.client().options)?;
         if let Some(group) = &self.options.group {
             check_group(group)?;
         }
-        let (keys, _) = self.keys()?;
+        let (keys, channel) = self.keys.as_ref().map_err(Invalid::clone)?;
         self.client().check_open()?;
         self.place().start();
-        Ok((Arc::clone(keys), terms, turns, permits))
+        // A hold of permits, with an owner, or whose length is limited, is for one guard alone.
+        let is_plain = permits.is_none()
+            && self.owner.is_none()
+            && !terms.fixed
+            && terms.max_hold.is_none()
+            && terms.at_least.is_none();
+        let hold = AcquireParams {
+            keys: Arc::clone(keys),
+            channel: Arc::clone(channel),
+            terms,
+            owner: self.owner.clone(),
+            permits,
+            group: Group::default(),
+            vote: None,
+        };
+        Ok(TenureParams {
+            hold,
+            turns: if is_plain { turns } else { 1 },
+        })
     }
 
     /// The permits that a guard takes, unless this is a plain lock. Refuses settings that only that can have.
@@ -355,12 +371,6 @@ impl Lock {
             return Err(not_kept_in_a_quorum());
         }
         Ok(())
-    }
-
-    fn keys(&self) -> Result<&(Arc<Keys>, Arc<str>)> {
-        self.keys
-            .as_ref()
-            .map_err(|invalid| Error::Invalid(invalid.clone()))
     }
 
     async fn run_within<F, W>(self, wait: Option<Duration>, work: F) -> Result<W::Output>

@@ -1,7 +1,6 @@
 //! How a lock is asked for: the span of a call, the way to its place, and how its end is counted.
 
 use std::pin::pin;
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -11,7 +10,7 @@ use tracing::field::Empty;
 use super::Lock;
 use crate::api::guard::LockGuard;
 use crate::caller::local_queue::TenureParams;
-use crate::engine::acquire::{AcquireParams, Tried, timed_out};
+use crate::engine::acquire::{Tried, timed_out};
 use crate::engine::counters::{Ask, How, Outcome};
 use crate::time::clock::LocalTime;
 use crate::types::error::{Error, Result};
@@ -133,25 +132,10 @@ fn held<T>(tried: Tried<T>, guard: impl FnOnce(T) -> LockGuard) -> Result<LockGu
     }
 }
 
-/// What is asked for. Refuses what is wrong before anything is sent.
+/// What is asked for, and counted in the group of the lock.
 fn params(lock: &Lock) -> Result<TenureParams> {
-    let (keys, terms, turns, permits) = lock.open()?;
-    let (_, channel) = lock.keys()?;
-    // A hold with an owner, or whose length is limited, is for one guard alone.
-    let is_plain =
-        lock.owner.is_none() && !terms.fixed && terms.max_hold.is_none() && terms.at_least.is_none();
+    let mut request = lock.request()?;
     let metrics = &lock.place().counters().metrics;
-    let hold = AcquireParams {
-        keys,
-        channel: Arc::clone(channel),
-        terms,
-        owner: lock.owner.clone(),
-        permits,
-        group: metrics.group(&lock.name, lock.options.group.as_ref()),
-        vote: None,
-    };
-    Ok(TenureParams {
-        hold,
-        turns: if is_plain { turns } else { 1 },
-    })
+    request.hold.group = metrics.group(&lock.name, lock.options.group.as_ref());
+    Ok(request)
 }

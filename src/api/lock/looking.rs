@@ -10,6 +10,7 @@ use futures_util::stream::{iter, unfold};
 use tokio::time::{Instant, sleep_until};
 
 use super::Lock;
+use crate::engine::acquire::AcquireParams;
 use crate::engine::operator::{Labels, Seen};
 use crate::engine::options::{JITTER, check_span};
 use crate::time::backoff::jitter;
@@ -63,7 +64,7 @@ impl Lock {
     ) -> impl Future<Output = Result<Status>> + Send + use<> {
         let lock = self.clone();
         async move {
-            let (keys, terms, ..) = lock.open()?;
+            let AcquireParams { keys, terms, .. } = lock.request()?.hold;
             let asking = pin!(async {
                 let began = Instant::now();
                 let Seen { mut status, clients } = lock.place().inspect(&keys, &terms).await?;
@@ -118,7 +119,7 @@ impl Lock {
     pub fn force_release(&self, fence: Fence) -> impl Future<Output = Result<bool>> + Send + use<> {
         let lock = self.clone();
         async move {
-            let (keys, terms, ..) = lock.open()?;
+            let AcquireParams { keys, terms, .. } = lock.request()?.hold;
             let releasing = pin!(lock.place().force_release(&keys, &terms, fence));
             lock.client().runtime.serves(releasing).await
         }

@@ -4,7 +4,7 @@ use super::{Edit, edit};
 
 const HOLD: &str = "src/engine/hold.rs";
 const LOCAL_QUEUE: &str = "src/caller/local_queue.rs";
-const LOCK: &str = "src/api/lock/asking.rs";
+const LOCK: &str = "src/api/lock.rs";
 const MEMORY_LOCK: &str = "src/protocol/rules/lock.rs";
 const SHARED: &str = "src/engine/shared.rs";
 const TENURE: &str = "src/caller/local_queue/tenure.rs";
@@ -54,7 +54,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("the next tenure is asked for while others wait", TENURE, "let is_wanted = !state.waiters.is_empty();", "let is_wanted = false;", LOCAL),
     edit("waiters are told when the runtime of their tenure ends", TENURE, "            self.queue.fail(&Error::Closed);\n", "", LOCAL),
     edit("a turn that nobody reads, or whose guard is dropped, passes on", TURN, "        if self.held.is_some() {", "        if false {", LOCAL),
-    edit("a lock with an owner has no local queue", LOCK, "lock.owner.is_none() && !terms.fixed", "!terms.fixed", LOCAL),
-    edit("a fixed lease has no local queue", LOCK, "!terms.fixed && ", "", LOCAL),
-    edit("a limited hold has no local queue", LOCK, " && terms.max_hold.is_none()", "", LOCAL),
+    edit("a lock with an owner has no local queue", LOCK, "            && self.owner.is_none()\n", "", LOCAL),
+    edit("a fixed lease has no local queue", LOCK, "            && !terms.fixed\n", "", LOCAL),
+    edit("a limited hold has no local queue", LOCK, "            && terms.max_hold.is_none()\n", "", LOCAL),
 ];
