@@ -94,6 +94,15 @@ enum VoteState {
     Over(Fence),
 }
 
+/// What becomes of the renewals of a vote that joins a majority.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Renewals {
+    /// The vote is renewed as before, if at all.
+    GoOn,
+    /// It was not renewed any more, and is again.
+    Begin,
+}
+
 impl Hold {
     pub(super) fn new(
         keys: Arc<Keys>,
@@ -484,11 +493,11 @@ impl Hold {
     // A vote. In a quorum, a majority of votes are one hold. They may be older or newer than that.
 
     /// The hold is a vote of a majority that was decided at this time: it is renewed with this lease from now
-    /// on, and lasts for no longer than the majority may. Returns whether its renewals begin again.
-    pub(crate) fn join(&self, decided: LocalTime, lease: Duration) -> bool {
+    /// on, and lasts for no longer than the majority may.
+    pub(crate) fn join(&self, decided: LocalTime, lease: Duration) -> Renewals {
         let mut state = locked(&self.state);
         if state.vote != Some(VoteState::Alone) {
-            return false;
+            return Renewals::GoOn;
         }
         state.vote = Some(VoteState::Joined);
         state.lengthened |= lease > state.lease;
@@ -498,12 +507,14 @@ impl Hold {
         let is_renewed = is_short_of_cap(&state);
         // A vote that lasts up to its own cap is not renewed any more, unless the majority came much later.
         let is_much_later = cap.since(state.cap) > self.terms.claim_window() / 4;
-        let begins_again = !is_renewed && is_much_later;
-        if is_renewed || begins_again {
+        if is_renewed || is_much_later {
             (state.cap, state.local_cap) = (cap, local_cap);
         }
         state.deadline = state.deadline.min(local_cap);
-        begins_again
+        match is_renewed || !is_much_later {
+            true => Renewals::GoOn,
+            false => Renewals::Begin,
+        }
     }
 
     /// The majority is over, and its turns used no fence after this one.

@@ -7,7 +7,9 @@ use futures_util::stream::FuturesUnordered;
 use tokio::time::{Instant, timeout_at};
 
 use super::QuorumClient;
+use crate::engine::acquire::Tried;
 use crate::types::error::{Error, Result, ServerError};
+use crate::types::fence::Fence;
 
 /// How much longer than twice the time of the others a server may take to confirm a release on which nothing
 /// depends, or to answer a try.
@@ -58,6 +60,58 @@ impl<T> Answers<T> {
             return Ok(self.answers);
         }
         Err(no_majority(self.servers, self.answers.len(), &self.errors))
+    }
+}
+
+/// What the servers have answered to a try.
+pub(super) struct Tally {
+    pub(super) servers: usize,
+    pub(super) majority: usize,
+    pub(super) outstanding: usize,
+    /// After what time each server that is busy can be free.
+    pub(super) ttls: Vec<Duration>,
+    /// How many wait where most do.
+    pub(super) ahead: u64,
+    pub(super) errors: Vec<Error>,
+}
+
+impl Tally {
+    fn answered(&self) -> usize {
+        self.servers - self.outstanding - self.errors.len()
+    }
+
+    pub(super) fn is_answered(&self) -> bool {
+        self.answered() >= self.majority
+    }
+
+    fn is_majority_away(&self) -> bool {
+        self.errors.len() > self.servers - self.majority
+    }
+
+    /// Whether these votes can no longer become a majority. Too few may be left although most servers have
+    /// not answered: then it is not known yet whether the lock is busy, or the servers are away.
+    pub(super) fn is_over(&self, votes: usize) -> bool {
+        let is_known = self.is_answered() || self.is_majority_away();
+        is_known && votes + self.outstanding < self.majority
+    }
+
+    /// The result of a try that got only these votes.
+    pub(super) fn verdict(mut self, votes: usize) -> Result<Tried<Fence>> {
+        if self.is_majority_away() {
+            return Err(no_majority(self.servers, self.answered(), &self.errors));
+        }
+        if let Some(closed) = (self.errors.into_iter()).find(|error| matches!(error, Error::Closed)) {
+            return Err(closed);
+        }
+        // The servers that granted the lock count as free, and those that have not answered may be.
+        let free = votes + self.outstanding;
+        self.ttls.resize(self.ttls.len() + free, Duration::ZERO);
+        self.ttls.sort_unstable();
+        let last = self.ttls.len().min(self.majority).saturating_sub(1);
+        Ok(Tried::Busy {
+            ttl: self.ttls.get(last).copied().unwrap_or_default(),
+            ahead: self.ahead,
+        })
     }
 }
 

@@ -30,13 +30,13 @@ use futures_util::{FutureExt, StreamExt};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use super::QuorumClient;
-use super::answers::{next_until, no_majority, stragglers_until};
+use super::answers::{Tally, next_until, no_majority, stragglers_until};
 use super::votes::{Majority, Votes};
 use crate::engine::acquire::{AcquireParams, Arrival, Attempt, Tried, VoteParams, try_acquire};
 use crate::engine::counters::Correction;
 use crate::engine::floor::Floor;
-use crate::engine::hold::Hold;
 use crate::engine::hold::owned::OwnedHold;
+use crate::engine::hold::{Hold, Renewals};
 use crate::protocol::Failure;
 use crate::time::backoff::Backoff;
 use crate::time::clock::LocalTime;
@@ -215,73 +215,56 @@ impl Ballot {
     ///
     /// If the lock is busy, a majority can be free after `ttl` at the earliest, unless somebody releases it.
     pub(super) async fn tried(&mut self) -> Result<Tried<Fence>> {
-        let (servers, majority) = (self.seats.len(), self.quorum.majority());
         let (began, mut until) = (Instant::now(), None);
-        for server in 0..servers {
+        for server in 0..self.seats.len() {
             let params = self.next_params();
             let waitlists = Arc::clone(self.quorum.servers[server].waitlists());
             self.wait_for(server, async move {
                 Event::Tried(try_acquire(waitlists, params).await)
             });
         }
-        let (mut ttls, mut waiting, mut errors) = (Vec::new(), 0, Vec::new());
-        let mut outstanding = servers;
-        loop {
-            let answered = servers - outstanding - errors.len();
-            let is_majority_away = errors.len() > servers - majority;
-            // Too few may be left although most have not answered: then it is not known yet whether the lock
-            // is busy, or the servers are away.
-            let is_known = answered >= majority || is_majority_away;
-            if is_known && self.votes.count() + outstanding < majority {
-                break;
-            }
+        let mut tally = Tally {
+            servers: self.seats.len(),
+            majority: self.quorum.majority(),
+            outstanding: self.seats.len(),
+            ttls: Vec::new(),
+            ahead: 0,
+            errors: Vec::new(),
+        };
+        while !tally.is_over(self.votes.count()) {
             if let Some(fence) = self.votes.agreed() {
                 return Ok(Tried::Held(fence));
             }
             if !self.votes.are_too_few() {
                 self.make_decidable();
             }
-            if answered >= majority {
+            if tally.is_answered() {
                 until.get_or_insert_with(|| stragglers_until(began));
             }
             let until = until.filter(|_| self.votes.are_too_few());
             let Some((server, event)) = next_until(&mut self.pending, until).await else {
                 // A server that may be away does not count as free.
-                outstanding = 0;
+                tally.outstanding = 0;
                 break;
             };
-            outstanding -= usize::from(matches!(event, Event::Tried(_)));
+            tally.outstanding -= usize::from(matches!(event, Event::Tried(_)));
             match event {
                 Event::Tried(Ok(Tried::Busy { ttl, ahead })) => {
-                    ttls.push(ttl);
-                    waiting = waiting.max(ahead);
+                    tally.ttls.push(ttl);
+                    tally.ahead = tally.ahead.max(ahead);
                 }
-                Event::Tried(Err(error)) => errors.push(error),
+                Event::Tried(Err(error)) => tally.errors.push(error),
                 Event::Looked {
                     hold,
                     earlier: Err(error @ Error::Refused(_)),
                 } if self.votes.counts(server, &hold) => {
                     drop(self.votes.take(server));
-                    errors.push(error);
+                    tally.errors.push(error);
                 }
                 event => self.on(server, event)?,
             }
         }
-        if errors.len() > servers - majority {
-            let answering = servers - outstanding - errors.len();
-            return Err(no_majority(servers, answering, &errors));
-        }
-        if let Some(closed) = errors.into_iter().find(|error| matches!(error, Error::Closed)) {
-            return Err(closed);
-        }
-        // The servers that granted the lock count as free, and those that have not answered may be.
-        ttls.resize(ttls.len() + self.votes.count() + outstanding, Duration::ZERO);
-        ttls.sort_unstable();
-        let last = ttls.len().min(majority).saturating_sub(1);
-        Ok(Tried::Busy {
-            ttl: ttls.get(last).copied().unwrap_or_default(),
-            ahead: waiting,
-        })
+        tally.verdict(self.votes.count())
     }
 
     /// The votes are a hold from now on, under this fence: they get their whole lease. A task keeps them
@@ -322,7 +305,7 @@ impl Ballot {
     fn join_votes(&self) {
         let decided = self.votes.decided();
         for (server, hold) in self.votes.holds() {
-            if hold.join(decided, self.params.terms.lease()) {
+            if hold.join(decided, self.params.terms.lease()) == Renewals::Begin {
                 self.quorum.servers[server].background().watch(&hold);
             }
         }
