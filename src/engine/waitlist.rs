@@ -73,6 +73,33 @@ struct State {
     empty_since: Option<LocalTime>,
 }
 
+impl State {
+    /// Whether a call in this mode may find that others, which come before its request, have missed their
+    /// turns: their presence record may be gone.
+    fn others_may_have_missed_turns(&self, mode: Mode) -> bool {
+        mode == Mode::Register && self.registration.is_some() && self.waiters.len() > 1
+    }
+
+    /// Whether this reply shows that the other waiters have lost their places: its request was not in the
+    /// queue although it had been. That also holds if the request has heard of its grant before this reply.
+    fn others_lost_places(&self, context: &CallContext, contended: &Contended) -> bool {
+        let mine = usize::from(self.waiters.contains_key(&context.number));
+        contended.enqueued && context.again && self.waiters.len() > mine
+    }
+
+    /// Notes the place of a request, if it still waits.
+    fn note_place(&mut self, number: u64, contended: &Contended) -> Progress {
+        let Some(waiter) = self.waiters.get_mut(&number) else {
+            return Progress::Settled;
+        };
+        waiter.wait.ticket = contended.ticket;
+        if std::mem::replace(&mut waiter.was_queued, true) && contended.enqueued {
+            waiter.wait.group.missed_turn();
+        }
+        Progress::Queued
+    }
+}
+
 #[derive(Debug)]
 struct Waiter {
     request: RequestId,
@@ -506,9 +533,7 @@ impl Waitlist {
             return None;
         }
         let mode = presence.mode(&self.keys, now, state.registration, poll);
-        if mode == Mode::Register && state.registration.is_some() && state.waiters.len() > 1 {
-            // If the presence record was deleted, other waiters may have missed their turns, and they come
-            // before this request.
+        if state.others_may_have_missed_turns(mode) {
             state.schedule.poll_by(now);
             self.call.notify_one();
         }
@@ -623,21 +648,11 @@ impl Waitlist {
             let since = at.sent;
             state.registration = Some(Registration { since, epoch });
         }
-        // The request was not in the queue although it had been. So the other waiters are not in it either.
-        // This also holds if the request has heard of its grant before this reply.
-        let mine = usize::from(state.waiters.contains_key(&context.number));
-        let was_lost = contended.enqueued && context.again && state.waiters.len() > mine;
-        if was_lost {
+        let all_ask = state.others_lost_places(&context, &contended);
+        if all_ask {
             state.schedule.ask_all();
         }
-        let mut progress = Progress::Settled;
-        if let Some(waiter) = state.waiters.get_mut(&context.number) {
-            progress = Progress::Queued;
-            waiter.wait.ticket = contended.ticket;
-            if std::mem::replace(&mut waiter.was_queued, true) && contended.enqueued {
-                waiter.wait.group.missed_turn();
-            }
-        }
+        let progress = state.note_place(context.number, &contended);
         // Even if the request has left: the call may have been the poll of all waiters.
         state.free_at = Some(free_at);
         state.last_ticket = state.last_ticket.max(contended.ticket);
@@ -653,7 +668,7 @@ impl Waitlist {
             // known yet.
             at.received
         };
-        let wakes = state.schedule.poll_by(due) || was_lost;
+        let wakes = state.schedule.poll_by(due) || all_ask;
         drop(state);
         if wakes {
             self.call.notify_one();
