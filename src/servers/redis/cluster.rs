@@ -134,38 +134,38 @@ impl Cluster {
         let cluster = Arc::clone(self);
         Box::pin(async move {
             let (since, mut importing, mut redirections) = (Instant::now(), None, 0);
-            let mut alone = Alone::new(goes_alone);
+            let (mut declared, mut may_go_alone) = (Declared::All, goes_alone);
             while redirections < REDIRECTIONS {
-                let (server, call_options) = match importing.take() {
+                let (server, mut call_options) = match importing.take() {
                     Some(server) => (
                         server,
                         CallOptions {
                             pubsub_mode: cluster.table().pubsub_mode(),
                             importing: true,
-                            declared: Declared::All,
-                            gate: None,
+                            ..CallOptions::default()
                         },
                     ),
                     None => cluster.owner(slot).await?,
                 };
-                let call_options = CallOptions {
-                    declared: alone.declared(),
-                    ..call_options
-                };
+                call_options.declared = declared;
                 let failure = match send(&server, call_options).await {
                     Ok(answer) => return Ok(answer),
                     Err(failure) => failure,
                 };
                 match Redirection::told_by(&failure, &cluster.address(server.id)) {
-                    Some(Redirection::Incomplete | Redirection::Ask { .. }) if alone == Alone::Next => {
-                        alone = Alone::Now;
+                    // The slot is moving.
+                    Some(Redirection::Incomplete | Redirection::Ask { .. }) if may_go_alone => {
+                        (declared, may_go_alone) = (Declared::LockAlone, false);
                         continue;
                     }
-                    Some(Redirection::Incomplete) if alone == Alone::Now => {
-                        alone = Alone::Never;
+                    // The call needs more keys.
+                    Some(Redirection::Incomplete) if declared == Declared::LockAlone => {
+                        declared = Declared::All;
                         continue;
                     }
-                    Some(Redirection::Ask { .. }) if alone == Alone::Never && since.elapsed() < patience => {
+                    Some(Redirection::Ask { .. })
+                        if declared == Declared::All && since.elapsed() < patience =>
+                    {
                         sleep(PAUSE).await;
                         continue;
                     }
@@ -183,30 +183,6 @@ impl Cluster {
             }
             Err(elsewhere())
         })
-    }
-}
-
-/// Whether a call declares the lock's key alone.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Alone {
-    /// Not yet, but as soon as the slot turns out to be moving.
-    Next,
-    Now,
-    /// The call needs more keys, or cannot declare one key alone.
-    Never,
-}
-
-impl Alone {
-    fn new(goes_alone: bool) -> Alone {
-        if goes_alone { Alone::Next } else { Alone::Never }
-    }
-
-    fn declared(self) -> Declared {
-        if self == Alone::Now {
-            Declared::LockAlone
-        } else {
-            Declared::All
-        }
     }
 }
 
