@@ -35,7 +35,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::caller::place::Place;
 use crate::caller::place::held::Held;
 use crate::engine::acquire::{AcquireParams, Arrival};
-use crate::engine::options::{MAX_WAITLISTS_KEPT, WAITLIST_KEPT};
+use crate::engine::options::{IDLE_LIMIT, MAX_IDLE_WAITLISTS};
 use crate::sync::locked;
 use crate::time::clock::LocalTime;
 use crate::types::error::{Error, Result};
@@ -92,7 +92,7 @@ type Key = (Instant, u64);
 #[derive(Debug)]
 struct Waiting {
     until: Option<Instant>,
-    admit: oneshot::Sender<Result<Slot>>,
+    admit: oneshot::Sender<Result<Admission>>,
 }
 
 impl Gate {
@@ -117,9 +117,9 @@ impl Gate {
             return self.place.acquire(params, arrival, until).await;
         }
         let callers = self.callers(&params.channel);
-        let slot = match callers.map(|callers| callers.enter(until)) {
+        let admission = match callers.map(|callers| callers.enter(until)) {
             None => None,
-            Some(Ok(slot)) => Some(slot),
+            Some(Ok(admission)) => Some(admission),
             Some(Err(application)) => {
                 // The order of arrival counts, also for those that ask later.
                 arrival = self.place.keep_order(params, arrival);
@@ -132,14 +132,14 @@ impl Gate {
             channel: &params.channel,
             began: arrival.at,
             until,
-            slot,
-            end: End::GivenUp,
+            admission,
+            end: WaitEnd::GivenUp,
         };
         let acquired = self.place.acquire(params, arrival, until).await;
         asking.end = match &acquired {
-            Ok(_) => End::Granted,
-            Err(Error::Timeout { .. }) => End::GivenUp,
-            Err(_) => End::Failed,
+            Ok(_) => WaitEnd::Granted,
+            Err(Error::Timeout { .. }) => WaitEnd::GivenUp,
+            Err(_) => WaitEnd::Failed,
         };
         acquired
     }
@@ -151,7 +151,7 @@ impl Gate {
         params: &AcquireParams,
         arrival: Arrival,
         until: Option<Instant>,
-    ) -> Result<Slot> {
+    ) -> Result<Admission> {
         let admitted = tokio::select! {
             biased;
             admitted = application.admitted() => admitted,
@@ -170,11 +170,11 @@ impl Gate {
 
     /// The same, once another one has given up that had waited for so long.
     fn callers_with(&self, channel: &Arc<str>, waited: Duration) -> Arc<Callers> {
-        let most = self.most.fetch_max(MAX_WAITLISTS_KEPT, Ordering::Relaxed);
-        if self.locks.len() >= most.max(MAX_WAITLISTS_KEPT) {
+        let most = self.most.fetch_max(MAX_IDLE_WAITLISTS, Ordering::Relaxed);
+        if self.locks.len() >= most.max(MAX_IDLE_WAITLISTS) {
             self.locks.retain(|_, callers| !locked(&callers.0).is_idle());
             // As many locks as are left now fit before the next scan.
-            let most = MAX_WAITLISTS_KEPT.max(2 * self.locks.len());
+            let most = MAX_IDLE_WAITLISTS.max(2 * self.locks.len());
             self.most.store(most, Ordering::Relaxed);
         }
         let make = || Arc::new(Callers(Mutex::new(State::new(waited))));
@@ -206,11 +206,11 @@ impl Gate {
 
 impl Callers {
     /// A caller comes. It may ask, or waits here.
-    fn enter(self: &Arc<Self>, until: Option<Instant>) -> std::result::Result<Slot, Application> {
+    fn enter(self: &Arc<Self>, until: Option<Instant>) -> std::result::Result<Admission, Application> {
         let entered = self.change(|state, now| state.enter(until, now));
         let callers = Arc::clone(self);
         match entered {
-            Ok(asks) => Ok(Slot { callers, asks }),
+            Ok(asks) => Ok(Admission { callers, asks }),
             Err((key, admitted)) => Err(Application {
                 callers,
                 key,
@@ -234,7 +234,7 @@ impl Callers {
         for (asks, admit) in next {
             let callers = Arc::clone(self);
             // If the receiver is gone, the place comes back, and is dropped.
-            drop(admit.send(Ok(Slot { callers, asks })));
+            drop(admit.send(Ok(Admission { callers, asks })));
         }
         changed
     }
@@ -267,10 +267,10 @@ impl State {
         &mut self,
         until: Option<Instant>,
         now: Instant,
-    ) -> std::result::Result<Option<Key>, (Key, oneshot::Receiver<Result<Slot>>)> {
+    ) -> std::result::Result<Option<Key>, (Key, oneshot::Receiver<Result<Admission>>)> {
         if self.is_idle() {
             let idle = now.saturating_duration_since(self.idle_since);
-            if idle > WAITLIST_KEPT {
+            if idle > IDLE_LIMIT {
                 // The earlier callers say nothing of those that come.
                 (self.given_up, self.is_overloaded) = (0.0, false);
                 (self.turn, self.dropped_after, self.since) = (0.0, None, now);
@@ -359,7 +359,7 @@ impl State {
     }
 
     /// Takes out the next one that waits and has a place now.
-    fn next(&mut self, now: Instant) -> Option<(Option<Key>, oneshot::Sender<Result<Slot>>)> {
+    fn next(&mut self, now: Instant) -> Option<(Option<Key>, oneshot::Sender<Result<Admission>>)> {
         self.drop_late(now);
         let in_time = self.waiting.range((self.next_turn(now), 0)..).next();
         let key = match in_time {
@@ -375,12 +375,12 @@ impl State {
 
 /// A place among those that ask. Dropping it gives it to the next one.
 #[derive(Debug)]
-struct Slot {
+struct Admission {
     callers: Arc<Callers>,
     asks: Option<Key>,
 }
 
-impl Drop for Slot {
+impl Drop for Admission {
     fn drop(&mut self) {
         self.callers.change(|state, _| match &self.asks {
             Some(key) => drop(state.asking.remove(key)),
@@ -390,18 +390,18 @@ impl Drop for Slot {
 }
 
 /// A caller that waits here. If it is dropped, it has given up, and leaves. If it is admitted meanwhile, the
-/// message is dropped too, and with it the slot.
+/// message is dropped too, and with it the admission.
 struct Application {
     callers: Arc<Callers>,
     key: Key,
     until: Option<Instant>,
     began: Instant,
-    admitted: oneshot::Receiver<Result<Slot>>,
+    admitted: oneshot::Receiver<Result<Admission>>,
 }
 
 impl Application {
     /// Waits until this caller has a place, or asks since it has waited for longer than those that leave.
-    async fn admitted(&mut self) -> Option<Result<Slot>> {
+    async fn admitted(&mut self) -> Option<Result<Admission>> {
         let leaves = self.key.0;
         if self.until.is_none_or(|until| leaves < until) {
             tokio::select! {
@@ -415,7 +415,7 @@ impl Application {
             });
             if let Some(asks) = asks {
                 let callers = Arc::clone(&self.callers);
-                return Some(Ok(Slot { callers, asks }));
+                return Some(Ok(Admission { callers, asks }));
             }
         }
         (&mut self.admitted).await.ok()
@@ -438,12 +438,12 @@ struct Asking<'a> {
     channel: &'a Arc<str>,
     began: LocalTime,
     until: Option<Instant>,
-    slot: Option<Slot>,
-    end: End,
+    admission: Option<Admission>,
+    end: WaitEnd,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum End {
+enum WaitEnd {
     Granted,
     GivenUp,
     /// For a reason that says nothing of the load.
@@ -453,17 +453,17 @@ enum End {
 impl Drop for Asking<'_> {
     fn drop(&mut self) {
         let waited = || self.gate.place.client().now().since(self.began);
-        let callers = match (&self.slot, self.end) {
-            (_, End::Failed) => return,
-            (Some(slot), _) => Some(Arc::clone(&slot.callers)),
-            (None, End::GivenUp) => Some(self.gate.callers_with(self.channel, waited())),
-            (None, End::Granted) => self.gate.callers(self.channel),
+        let callers = match (&self.admission, self.end) {
+            (_, WaitEnd::Failed) => return,
+            (Some(admission), _) => Some(Arc::clone(&admission.callers)),
+            (None, WaitEnd::GivenUp) => Some(self.gate.callers_with(self.channel, waited())),
+            (None, WaitEnd::Granted) => self.gate.callers(self.channel),
         };
         let Some(callers) = callers else { return };
         // Its place is given back after that.
         let (mut state, now) = (locked(&callers.0), Instant::now());
         match self.end {
-            End::Granted => state.granted(now),
+            WaitEnd::Granted => state.granted(now),
             _ => state.left(self.until, waited(), now),
         }
     }

@@ -34,7 +34,7 @@ use crate::caller::place::Place;
 use crate::caller::place::held::Held;
 use crate::engine::acquire::{AcquireParams, Tried, timed_out};
 use crate::engine::client::Client;
-use crate::engine::counters::End;
+use crate::engine::counters::GuardEnd;
 use crate::sync::locked;
 use crate::time::clock::LocalTime;
 use crate::types::error::{Error, Result};
@@ -138,7 +138,7 @@ impl LocalQueue {
     }
 
     /// Adds a waiter. If no tenure is asked for, the caller must ask for the one that is returned.
-    fn join(self: &Arc<Self>) -> (Waiting, Option<tenure::Ask>) {
+    fn join(self: &Arc<Self>) -> (Waiting, Option<tenure::TenureTask>) {
         let (sender, turn) = oneshot::channel();
         let mut state = locked(&self.state);
         let number = state.number();
@@ -205,7 +205,7 @@ impl LocalQueue {
 
     /// Gives the next turn of a tenure to the first waiter, and ends the present one in this way. Returns the
     /// tenure if it must be released.
-    fn pass_on(self: &Arc<Self>, mut held: Held, turns: &Arc<Turns>, end: End) -> Option<Held> {
+    fn pass_on(self: &Arc<Self>, mut held: Held, turns: &Arc<Turns>, end: GuardEnd) -> Option<Held> {
         let now = self.client().now();
         loop {
             let mut state = locked(&self.state);

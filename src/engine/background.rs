@@ -67,6 +67,13 @@ struct Unconfirmed {
     _running: Token,
 }
 
+/// What follows a release that the server has not answered in time.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum IfUnanswered {
+    Withdraw,
+    ReleaseAgain,
+}
+
 impl Background {
     pub(super) fn new(client: Arc<Client>) -> Background {
         Background {
@@ -279,7 +286,7 @@ impl Background {
             let _unconfirmed = unconfirmed;
             // A renewal that ran just before the deadline prolongs the lease by its whole length.
             let give_up = hold.deadline().after(hold.lease_length());
-            match this.release(&hold, give_up, true).await {
+            match this.release(&hold, give_up, IfUnanswered::Withdraw).await {
                 Ok(()) | Err(Error::Lost(_)) => {}
                 Err(error) => {
                     tracing::warn!(lock.name = %hold.keys.name, lock.fence = hold.fence().get(), %error,
@@ -290,13 +297,12 @@ impl Background {
     }
 
     /// Releases a hold that has left the schedule. Repeats the call until it is answered, or until `give_up`.
-    /// After that the request is never used again. If the server did not answer, a release that `is_last`
-    /// withdraws the request. Another one must be followed by a release.
+    /// After that the request is never used again.
     pub(super) async fn release(
         self: &Arc<Self>,
         hold: &Hold,
         give_up: LocalTime,
-        is_last: bool,
+        if_unanswered: IfUnanswered,
     ) -> Result<(), Error> {
         // Or the server would hand the lock to a request that has been given up.
         self.write_withdrawals_of(&hold.keys);
@@ -309,7 +315,8 @@ impl Background {
         // queued the request again, or made it the holder again under a fence that this client does not know.
         let was_over = matches!(released, Err(Error::Lost(_)));
         // A withdrawal would overtake the next release, and keeps nothing taken.
-        if is_last || !matches!(released, Err(Error::Unavailable(_))) {
+        let is_unanswered = matches!(released, Err(Error::Unavailable(_)));
+        if !(is_unanswered && if_unanswered == IfUnanswered::ReleaseAgain) {
             self.withdraw(&hold.keys, &hold.request, is_asked_for || was_over, &hold.calls);
         }
         released

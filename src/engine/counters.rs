@@ -1,9 +1,9 @@
 //! What a client counts. Each event is counted in one place, for [`Stats`](crate::Stats) and for the metrics.
 //!
-//! A call is an [`Ask`] from its first poll on. It ends once, by an outcome or by its drop. What a guard
-//! holds is a [`Holding`]. It is kept in the state of the hold, in a quorum in that of the votes. The code
-//! that ends the hold, or the turn, takes it out under the same mutex. So no gauge drifts, in any order of
-//! these ends. Votes, and grants of which no guard is made, have none.
+//! A call is a [`CountedCall`] from its first poll on. It ends once, by an outcome or by its drop. What a
+//! guard holds is a [`Holding`]. It is kept in the state of the hold, in a quorum in that of the votes. The
+//! code that ends the hold, or the turn, takes it out under the same mutex. So no gauge drifts, in any order
+//! of these ends. Votes, and grants of which no guard is made, have none.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -21,8 +21,8 @@ pub(crate) struct Counters {
     outcomes: [AtomicU64; Outcome::COUNT],
     /// Nanoseconds.
     waited: AtomicU64,
-    /// By [`End::index`].
-    ends: [AtomicU64; End::COUNT],
+    /// By [`GuardEnd::index`].
+    ends: [AtomicU64; GuardEnd::COUNT],
     /// Nanoseconds.
     held_for: AtomicU64,
     pub(crate) renewals: AtomicU64,
@@ -96,7 +96,7 @@ impl Outcome {
 
 /// How the hold of a guard ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum GuardEnd {
     Released,
     /// The guard was dropped without a release.
     Dropped,
@@ -104,16 +104,16 @@ pub(crate) enum End {
     Lost(HoldEnd),
 }
 
-impl End {
+impl GuardEnd {
     pub(super) const COUNT: usize = 5;
 
     pub(super) const fn index(self) -> usize {
         match self {
-            End::Released | End::Lost(HoldEnd::Released) => 0,
-            End::Dropped => 1,
-            End::Lost(HoldEnd::Expired) => 2,
-            End::Lost(HoldEnd::Taken) => 3,
-            End::Lost(HoldEnd::MaxHold) => 4,
+            GuardEnd::Released | GuardEnd::Lost(HoldEnd::Released) => 0,
+            GuardEnd::Dropped => 1,
+            GuardEnd::Lost(HoldEnd::Expired) => 2,
+            GuardEnd::Lost(HoldEnd::Taken) => 3,
+            GuardEnd::Lost(HoldEnd::MaxHold) => 4,
         }
     }
 }
@@ -161,7 +161,7 @@ impl Counters {
         read(&self.outcomes[outcome.index()])
     }
 
-    pub(crate) fn holds_ended(&self, end: End) -> u64 {
+    pub(crate) fn holds_ended(&self, end: GuardEnd) -> u64 {
         read(&self.ends[end.index()])
     }
 
@@ -179,24 +179,24 @@ impl Counters {
     }
 
     /// A call that began then waits for a lock of this group. It counts as a waiter until it ends.
-    pub(crate) fn wait(&self, group: &Group, began: LocalTime) -> Ask<'_> {
+    pub(crate) fn wait(&self, group: &Group, began: LocalTime) -> CountedCall<'_> {
         group.waits();
         self.ask(group, Some(Timer::since(began)), true)
     }
 
     /// The same for a call that waits until nobody else leads. How long that takes is no measure of the lock.
-    pub(crate) fn campaign(&self, group: &Group) -> Ask<'_> {
+    pub(crate) fn campaign(&self, group: &Group) -> CountedCall<'_> {
         group.waits();
         self.ask(group, None, true)
     }
 
     /// A call asks once for a lock of this group.
-    pub(crate) fn attempt(&self, group: &Group) -> Ask<'_> {
+    pub(crate) fn attempt(&self, group: &Group) -> CountedCall<'_> {
         self.ask(group, Some(self.metrics.timer(&self.clock)), false)
     }
 
-    fn ask(&self, group: &Group, timer: Option<Timer>, waits: bool) -> Ask<'_> {
-        Ask {
+    fn ask(&self, group: &Group, timer: Option<Timer>, waits: bool) -> CountedCall<'_> {
+        CountedCall {
             counters: self,
             group: group.clone(),
             timer,
@@ -228,7 +228,7 @@ impl Counters {
 
 /// A call that asks for a lock, until it ends. If it is dropped before, it was cancelled.
 #[derive(Debug)]
-pub(crate) struct Ask<'a> {
+pub(crate) struct CountedCall<'a> {
     counters: &'a Counters,
     group: Group,
     /// Measures the wait, unless it is a campaign.
@@ -237,7 +237,7 @@ pub(crate) struct Ask<'a> {
     is_over: bool,
 }
 
-impl Ask<'_> {
+impl CountedCall<'_> {
     /// The caller has the lock, after it waited for this long. Returns the hold, for its guard.
     pub(crate) fn acquired(&mut self, how: How, waited: Duration, now: LocalTime) -> Holding {
         self.end_at(Outcome::Acquired(how), || now);
@@ -273,7 +273,7 @@ impl Ask<'_> {
     }
 }
 
-impl Drop for Ask<'_> {
+impl Drop for CountedCall<'_> {
     fn drop(&mut self) {
         if !self.is_over {
             self.end(Outcome::Cancelled);
@@ -298,11 +298,11 @@ impl Holding {
             counters,
             group: self.group,
             held_for,
-            end: End::Released,
+            end: GuardEnd::Released,
         }
     }
 
-    pub(crate) fn ended(self, counters: &Counters, end: End) {
+    pub(crate) fn ended(self, counters: &Counters, end: GuardEnd) {
         self.over(counters, counters.clock.now()).end = end;
     }
 }
@@ -313,14 +313,14 @@ pub(crate) struct Over<'a> {
     counters: &'a Counters,
     group: Group,
     held_for: Duration,
-    pub(crate) end: End,
+    pub(crate) end: GuardEnd,
 }
 
 impl Over<'_> {
     /// Notes what became of its release. The server may know that the lease was over before.
     pub(crate) fn released<T>(&mut self, released: &Result<T, Error>) {
         if let Err(Error::Lost(lost)) = released {
-            self.end = End::Lost(lost.reason);
+            self.end = GuardEnd::Lost(lost.reason);
         }
     }
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use tokio::sync::Semaphore;
 
-use crate::engine::counters::{Counters, End, Holding, How};
+use crate::engine::counters::{Counters, GuardEnd, Holding, How};
 use crate::engine::metrics::Group;
 use crate::engine::options::check_at_least;
 use crate::engine::pending_calls::PendingCalls;
@@ -179,7 +179,7 @@ impl Hold {
             return;
         };
         drop(state);
-        holding.ended(counters, End::Lost(reason));
+        holding.ended(counters, GuardEnd::Lost(reason));
     }
 
     /// What is left of the whole lease when a renewal is answered. `None` if the hold lasts for a claim

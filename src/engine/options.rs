@@ -27,10 +27,10 @@ const MAX_GROUP_BYTES: usize = 64;
 
 /// How often a client sets its label. The server keeps it for three times as long.
 pub(crate) const LABEL_EVERY: Duration = Duration::from_secs(20);
-/// How long a waitlist is kept after its last waiter, so that a busy lock does not subscribe again and again.
-pub(crate) const WAITLIST_KEPT: Duration = Duration::from_secs(60);
-/// How many waitlists without a waiter are kept.
-pub(crate) const MAX_WAITLISTS_KEPT: usize = 1000;
+/// How long a waitlist lasts after its last waiter, so that a busy lock does not subscribe again and again.
+pub(crate) const IDLE_LIMIT: Duration = Duration::from_secs(60);
+/// How many waitlists without a waiter there may be.
+pub(crate) const MAX_IDLE_WAITLISTS: usize = 1000;
 /// Waiters that learned the same expiry time ask at random times within this span, rather than all at once.
 pub(crate) const JITTER: Duration = Duration::from_millis(20);
 

@@ -486,12 +486,12 @@ impl Waitlist {
         locked(&self.state).schedule.polled(self.client.now(), seen)
     }
 
-    /// What the driver must do now. An empty waitlist is kept for the time `kept`.
-    fn todo(&self, kept: Duration) -> Action {
+    /// What the driver must do now. An empty waitlist lasts for `idle_limit`.
+    fn todo(&self, idle_limit: Duration) -> Action {
         let now = self.client.now();
         let mut state = locked(&self.state);
         let is_empty = state.waiters.is_empty();
-        let leave_at = is_empty.then(|| state.empty_since.unwrap_or(now).after(kept));
+        let leave_at = is_empty.then(|| state.empty_since.unwrap_or(now).after(idle_limit));
         state
             .schedule
             .next(now, self.client.options.poll_interval(), leave_at)

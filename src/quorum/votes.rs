@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::QuorumClient;
 use super::answers::{Answers, next_until, stragglers_until};
 use crate::engine::client::Client;
-use crate::engine::counters::{Counters, End, Holding, How};
+use crate::engine::counters::{Counters, GuardEnd, Holding, How};
 use crate::engine::floor::NextFloor;
 use crate::engine::hold::Hold;
 use crate::engine::hold::owned::OwnedHold;
@@ -216,7 +216,7 @@ impl Votes {
             return;
         };
         drop(state);
-        holding.ended(counters, End::Lost(reason));
+        holding.ended(counters, GuardEnd::Lost(reason));
     }
 
     /// Begins the turn with this fence, if the hold lasts long enough from now on. Returns whether it did.
@@ -275,7 +275,7 @@ impl Votes {
         let reason = self.reason(&state);
         state.over = Some(reason);
         if let Some(holding) = state.holding.take() {
-            holding.ended(&self.quorum.counters, End::Lost(reason));
+            holding.ended(&self.quorum.counters, GuardEnd::Lost(reason));
         }
         tracing::warn!(lock.name = %self.name, ?reason, "too few leases are left: lock lost");
         Err(self.lost_by(reason))
@@ -509,7 +509,7 @@ impl Drop for Majority {
         self.leave();
         let (_, holding, votes) = self.votes.end();
         if let Some(holding) = holding {
-            holding.ended(&self.votes.quorum.counters, End::Dropped);
+            holding.ended(&self.votes.quorum.counters, GuardEnd::Dropped);
         }
         drop(votes);
     }

@@ -11,7 +11,7 @@ use super::Lock;
 use crate::api::guard::LockGuard;
 use crate::caller::local_queue::TenureParams;
 use crate::engine::acquire::{Tried, timed_out};
-use crate::engine::counters::{Ask, How, Outcome};
+use crate::engine::counters::{CountedCall, How, Outcome};
 use crate::time::clock::LocalTime;
 use crate::types::error::{Error, Result};
 
@@ -66,7 +66,7 @@ async fn acquire_held<'a>(
     lock: &'a Lock,
     began: LocalTime,
     wait: Option<Duration>,
-    ask: &mut Option<Ask<'a>>,
+    ask: &mut Option<CountedCall<'a>>,
 ) -> Result<LockGuard> {
     // Beyond the end of time is no bound.
     let until = wait.and_then(|wait| Instant::now().checked_add(wait));

@@ -6,7 +6,7 @@ mod tests;
 use std::time::Duration;
 
 use crate::caller::place::Place;
-use crate::engine::counters::{End, How, Outcome, read};
+use crate::engine::counters::{GuardEnd, How, Outcome, read};
 use crate::types::error::HoldEnd;
 
 /// The counts of one client: its present state, and its history since it was created. The history only
@@ -108,7 +108,7 @@ impl Stats {
         };
         let counters = place.counters();
         let acquired = |how| counters.ended(Outcome::Acquired(how));
-        let lost = |reason| counters.holds_ended(End::Lost(reason));
+        let lost = |reason| counters.holds_ended(GuardEnd::Lost(reason));
         let handed_over = acquired(How::HandedOver);
         let local_handoffs = acquired(How::LocalHandoff);
         let mut stats = Stats {

@@ -29,7 +29,10 @@ fn busy() -> State {
 }
 
 /// Callers with these bounds, counted from now, come. Returns which of them ask, and the others, which wait.
-fn come(state: &mut State, bounds: &[Option<u32>]) -> (Vec<usize>, Vec<oneshot::Receiver<Result<Slot>>>) {
+fn come(
+    state: &mut State,
+    bounds: &[Option<u32>],
+) -> (Vec<usize>, Vec<oneshot::Receiver<Result<Admission>>>) {
     let (mut asking, mut waiting) = (Vec::new(), Vec::new());
     for (n, ms) in bounds.iter().enumerate() {
         let now = Instant::now();
@@ -157,7 +160,7 @@ async fn time_in_which_nobody_waits_does_not_count() {
         advance(SECOND).await;
     }
     assert!((locked(&callers.0).turn - 0.001).abs() < 0.0001);
-    advance(WAITLIST_KEPT).await;
+    advance(IDLE_LIMIT).await;
     let _asks = callers.enter(None);
     assert!(locked(&callers.0).turn == 0.0, "that was long ago");
 }
@@ -503,7 +506,7 @@ async fn caller_that_leaves_after_an_overload_of_long_ago_takes_no_other_out() {
     fixture.gate().refuse_all(&Error::Closed);
     fixture.serve_the_one_that_asks().await;
     fixture.release().await;
-    sleep(2 * WAITLIST_KEPT).await;
+    sleep(2 * IDLE_LIMIT).await;
     fixture.guard = Some(fixture.other.acquire().await.unwrap());
     fixture.fill().await;
     let here = fixture.waits_here().await;
@@ -530,13 +533,13 @@ async fn only_locks_on_which_callers_gave_up_are_remembered() {
             .unwrap();
     }
     assert_eq!(gate.len(), 0);
-    for n in 0..2 * MAX_WAITLISTS_KEPT {
+    for n in 0..2 * MAX_IDLE_WAITLISTS {
         let lock = locks.lock(name(n));
         let _guard = lock.acquire().await.unwrap();
         lock.acquire_timeout(MS).await.unwrap_err();
     }
     assert!(
-        gate.len() > 0 && gate.len() <= MAX_WAITLISTS_KEPT + 1,
+        gate.len() > 0 && gate.len() <= MAX_IDLE_WAITLISTS + 1,
         "{}",
         gate.len()
     );
@@ -550,7 +553,7 @@ async fn locks_that_are_in_use_are_looked_through_only_once_in_a_while() {
     let channel = |n: usize| Arc::<str>::from(n.to_string());
     let unused: Arc<str> = "unused".into();
     let mut scans = 0;
-    for n in 0..20 * MAX_WAITLISTS_KEPT {
+    for n in 0..20 * MAX_IDLE_WAITLISTS {
         gate.locks
             .entry(Arc::clone(&unused))
             .or_insert_with(|| Arc::new(Callers(Mutex::new(State::new(Duration::ZERO)))));
@@ -559,5 +562,5 @@ async fn locks_that_are_in_use_are_looked_through_only_once_in_a_while() {
         assert!(scans <= 6, "{scans} with {n} locks");
         std::mem::forget(gate.callers(&channel(n)).unwrap().enter(None));
     }
-    assert_eq!(gate.len(), 20 * MAX_WAITLISTS_KEPT + 1);
+    assert_eq!(gate.len(), 20 * MAX_IDLE_WAITLISTS + 1);
 }

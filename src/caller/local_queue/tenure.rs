@@ -83,17 +83,17 @@ impl fmt::Debug for Call {
 /// The work of asking for tenures, one after the other. If it is dropped midway, because the runtime ends,
 /// the waiters are told.
 #[derive(Debug)]
-pub(super) struct Ask {
+pub(super) struct TenureTask {
     id: u64,
     call: Arc<Call>,
     given_up: oneshot::Receiver<Infallible>,
     queue: Arc<LocalQueue>,
 }
 
-pub(super) fn of(id: u64, queue: &Arc<LocalQueue>) -> (Asked, Ask) {
+pub(super) fn of(id: u64, queue: &Arc<LocalQueue>) -> (Asked, TenureTask) {
     let (asks, given_up) = oneshot::channel();
     let call = Arc::<Call>::default();
-    let ask = Ask {
+    let task = TenureTask {
         id,
         call: Arc::clone(&call),
         given_up,
@@ -105,11 +105,11 @@ pub(super) fn of(id: u64, queue: &Arc<LocalQueue>) -> (Asked, Ask) {
             call,
             _asks: asks,
         },
-        ask,
+        task,
     )
 }
 
-impl Ask {
+impl TenureTask {
     /// Asks for tenures until nobody waits for one any more.
     pub(super) async fn run(mut self) {
         let queue = Arc::clone(&self.queue);
@@ -148,7 +148,7 @@ impl Ask {
     }
 }
 
-impl Drop for Ask {
+impl Drop for TenureTask {
     fn drop(&mut self) {
         let mut state = locked(&self.queue.state);
         let asked = state.asked.take_if(|asked| asked.id == self.id);

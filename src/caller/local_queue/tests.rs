@@ -354,7 +354,7 @@ async fn the_guard_of_a_turn_behaves_as_any_other() {
     drop(guard);
     assert_eq!(second.await, HoldEnd::Released);
     let counters = process.locks.place().counters();
-    assert_eq!(counters.holds_ended(End::Dropped), 1);
+    assert_eq!(counters.holds_ended(GuardEnd::Dropped), 1);
 
     // The last turn is released to the server.
     let guard = turn(&mut waiters).await;

@@ -6,7 +6,7 @@ use super::LocalQueue;
 use super::turns::Turns;
 use crate::caller::place::held::{Held, HoldRef};
 use crate::engine::client::Client;
-use crate::engine::counters::{End, How};
+use crate::engine::counters::{GuardEnd, How};
 use crate::types::error::{Lost, Result};
 use crate::types::fence::Fence;
 
@@ -67,7 +67,7 @@ impl Turn {
 
     /// Ends the turn. The next waiter here has its turn, or the tenure is returned, and must be released.
     pub(crate) fn release(mut self) -> Option<Held> {
-        self.end(End::Released)
+        self.end(GuardEnd::Released)
     }
 
     /// Takes back a turn that nobody has read.
@@ -76,7 +76,7 @@ impl Turn {
     }
 
     /// Passes the turn on. Returns the tenure if it must be released instead.
-    fn end(&mut self, end: End) -> Option<Held> {
+    fn end(&mut self, end: GuardEnd) -> Option<Held> {
         self.queue.pass_on(self.held.take()?, &self.turns, end)
     }
 }
@@ -85,7 +85,7 @@ impl Drop for Turn {
     fn drop(&mut self) {
         if self.held.is_some() {
             // A tenure that is dropped is released in the background.
-            drop(self.end(End::Dropped));
+            drop(self.end(GuardEnd::Dropped));
         }
     }
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use tracing::{Instrument, Span};
 
 use super::{Background, Job};
-use crate::engine::counters::End;
+use crate::engine::counters::GuardEnd;
 use crate::engine::hold::Hold;
 use crate::protocol::ids::RequestId;
 use crate::protocol::{Answer, Failure, Look, Looked, Renew, Renewed};
@@ -212,7 +212,7 @@ impl Background {
         if before.is_none() {
             self.note_expiry(hold);
             if let Some(holding) = holding {
-                holding.ended(self.counters(), End::Lost(reason));
+                holding.ended(self.counters(), GuardEnd::Lost(reason));
             }
             let what = if hold.is_vote() { "vote lost" } else { "lease lost" };
             tracing::warn!(lock.name = %hold.keys.name, lock.fence = hold.fence().get(), ?reason, "{what}");

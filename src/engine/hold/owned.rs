@@ -5,8 +5,8 @@
 
 use std::sync::Arc;
 
-use crate::engine::background::Background;
-use crate::engine::counters::{End, Holding};
+use crate::engine::background::{Background, IfUnanswered};
+use crate::engine::counters::{GuardEnd, Holding};
 use crate::engine::hold::Hold;
 use crate::engine::retry::until_answered;
 use crate::protocol::{ReleaseOutcome, Released, Shrink};
@@ -77,7 +77,10 @@ impl OwnedHold {
         let (lost, holding) = held.finish(now);
         let mut over = holding.map(|holding| holding.over(held.background.counters(), now));
         let give_up = held.background.give_up_at();
-        let released = held.background.release(&held.hold, give_up, false).await;
+        let released = held
+            .background
+            .release(&held.hold, give_up, IfUnanswered::ReleaseAgain)
+            .await;
         if let Some(over) = &mut over {
             over.released(&released);
         }
@@ -112,7 +115,7 @@ impl Drop for OwnedHold {
         let now = self.background.now();
         let (_, holding) = self.finish(now);
         if let Some(holding) = holding {
-            holding.over(self.background.counters(), now).end = End::Dropped;
+            holding.over(self.background.counters(), now).end = GuardEnd::Dropped;
         }
         self.background.release_unheard(Arc::clone(&self.hold));
     }

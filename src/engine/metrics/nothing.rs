@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::counters::{Correction, End, Outcome};
+use crate::engine::counters::{Correction, GuardEnd, Outcome};
 use crate::protocol::{CallKind, Failure};
 use crate::time::clock::{Clock, LocalTime};
 
@@ -57,7 +57,7 @@ impl Group {
     pub(crate) fn asked(&self, _: Outcome, _: &Timer, _: impl FnOnce() -> LocalTime) {}
     pub(crate) fn held(&self) {}
     pub(crate) fn held_no_more(&self) {}
-    pub(crate) fn ended(&self, _: End, _: Duration) {}
+    pub(crate) fn ended(&self, _: GuardEnd, _: Duration) {}
     pub(crate) fn margin(&self, _: Duration) {}
     pub(crate) fn missed_turn(&self) {}
     pub(crate) fn corrected(&self, _: Correction) {}

@@ -13,7 +13,7 @@ use ::metrics::{
 };
 use dashmap::DashMap;
 
-use crate::engine::counters::{Correction, End, How, Outcome};
+use crate::engine::counters::{Correction, GuardEnd, How, Outcome};
 use crate::protocol::{CallKind, Failure};
 use crate::time::clock::{Clock, LocalTime};
 use crate::types::error::HoldEnd;
@@ -229,8 +229,8 @@ struct Handles {
     held: Gauge,
     /// By [`Outcome::index`].
     asked: [OnceLock<Histogram>; Outcome::COUNT],
-    /// By [`End::index`].
-    ended: [OnceLock<Histogram>; End::COUNT],
+    /// By [`GuardEnd::index`].
+    ended: [OnceLock<Histogram>; GuardEnd::COUNT],
     expired: Counter,
     taken: Counter,
     max_hold: Counter,
@@ -315,21 +315,21 @@ impl Group {
     }
 
     /// The hold of a guard is over.
-    pub(crate) fn ended(&self, end: End, held_for: Duration) {
+    pub(crate) fn ended(&self, end: GuardEnd, held_for: Duration) {
         let Some(handles) = &self.0 else { return };
         let histogram = handles.ended[end.index()].get_or_init(|| {
             let end = match end {
-                End::Released | End::Lost(HoldEnd::Released) => "released",
-                End::Dropped => "dropped",
-                End::Lost(_) => "lost",
+                GuardEnd::Released | GuardEnd::Lost(HoldEnd::Released) => "released",
+                GuardEnd::Dropped => "dropped",
+                GuardEnd::Lost(_) => "lost",
             };
             histogram!(HOLD_DURATION, "group" => handles.group.clone(), "end" => end)
         });
         histogram.record(held_for);
         match end {
-            End::Lost(HoldEnd::Expired) => handles.expired.increment(1),
-            End::Lost(HoldEnd::Taken) => handles.taken.increment(1),
-            End::Lost(HoldEnd::MaxHold) => handles.max_hold.increment(1),
+            GuardEnd::Lost(HoldEnd::Expired) => handles.expired.increment(1),
+            GuardEnd::Lost(HoldEnd::Taken) => handles.taken.increment(1),
+            GuardEnd::Lost(HoldEnd::MaxHold) => handles.max_hold.increment(1),
             _ => {}
         }
     }

@@ -10,7 +10,7 @@ use rand::{Rng, SeedableRng};
 use tokio::time::{sleep, timeout};
 
 use super::recorded::group_of;
-use crate::engine::counters::{Correction, Counters, End, How, Outcome};
+use crate::engine::counters::{Correction, Counters, GuardEnd, How, Outcome};
 use crate::tests::scripted_store;
 use crate::{LockManager, MemoryStore, Quorum, Stats};
 
@@ -190,7 +190,7 @@ fn gauges_return_to_zero_and_counts_agree_whatever_callers_do() {
         );
         assert_eq!(
             holds("end=\"dropped\""),
-            total_of(&clients, |counters| counters.holds_ended(End::Dropped))
+            total_of(&clients, |counters| counters.holds_ended(GuardEnd::Dropped))
         );
         let any_reason = |stats: &Stats| stats.lost_expired + stats.lost_taken + stats.lost_max_hold;
         assert_eq!(holds("end=\"lost\""), total(&clients, any_reason));

@@ -17,7 +17,7 @@ use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 
 use crate::engine::metrics::Pending;
-use crate::engine::options::{MAX_WAITLISTS_KEPT, WAITLIST_KEPT};
+use crate::engine::options::{IDLE_LIMIT, MAX_IDLE_WAITLISTS};
 use crate::engine::retry::RetryBudget;
 use crate::engine::waitlist::Answered;
 use crate::engine::waitlist::registry::Waitlists;
@@ -47,12 +47,12 @@ pub(in crate::engine) async fn drive(waitlists: Arc<Waitlists>, waitlist: Arc<Wa
             subscription = subscription_after(answer, &waitlist, client.now(), &mut backoff);
         }
         deaf.look(&waitlist, matches!(subscription, Subscription::Up));
-        let kept = if client.is_closed() || waitlists.len() > MAX_WAITLISTS_KEPT {
+        let idle_limit = if client.is_closed() || waitlists.len() > MAX_IDLE_WAITLISTS {
             Duration::ZERO
         } else {
-            WAITLIST_KEPT
+            IDLE_LIMIT
         };
-        let done = match waitlist.todo(kept) {
+        let done = match waitlist.todo(idle_limit) {
             Action::AskAll => ask(&waitlist, waitlist.numbers()).await,
             Action::Ask(numbers) => ask(&waitlist, numbers).await,
             Action::Poll => {

@@ -4,7 +4,7 @@ use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
-use crate::engine::options::WAITLIST_KEPT;
+use crate::engine::options::IDLE_LIMIT;
 
 const RUN_TIME: Duration = Duration::from_secs(6);
 const TASKS: usize = 200;
@@ -202,7 +202,7 @@ async fn all_callers_of_an_overloaded_lock_are_told_that_the_client_is_closed() 
 async fn overload_is_forgotten_when_nobody_has_waited_for_a_while() {
     let servers = Servers::new(3);
     let (held, process) = overloaded(&servers).await;
-    sleep(WAITLIST_KEPT + SECOND).await;
+    sleep(IDLE_LIMIT + SECOND).await;
     let callers = callers(&process).await;
     assert_eq!(servers.left().await, 3 + 3 * CALLERS as u64, "all have ballots");
     drop(callers);

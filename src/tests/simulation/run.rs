@@ -17,7 +17,7 @@ use super::plan::Plan;
 use super::process::Process;
 use super::server::Server;
 use super::user::User;
-use crate::engine::options::WAITLIST_KEPT;
+use crate::engine::options::IDLE_LIMIT;
 use crate::engine::shared::Shared;
 use crate::engine::waitlist::registry::LateListener;
 use crate::protocol::ids::ClientId;
@@ -271,7 +271,7 @@ impl World {
             }
         }
         self.peers.push(last);
-        tokio::time::sleep(WAITLIST_KEPT + CLEANUP_TIME).await;
+        tokio::time::sleep(IDLE_LIMIT + CLEANUP_TIME).await;
         let store = self.server.store();
         let left = (store.held().len(), store.queued(), store.subscribed());
         if left != (0, 0, 0) {

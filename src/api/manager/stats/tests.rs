@@ -58,8 +58,8 @@ fn acquired(locks: &LockManager, how: How) -> u64 {
 fn ends(locks: &LockManager) -> (u64, u64, u64) {
     let (stats, counters) = (locks.stats(), locks.place().counters());
     (
-        counters.holds_ended(End::Released),
-        counters.holds_ended(End::Dropped),
+        counters.holds_ended(GuardEnd::Released),
+        counters.holds_ended(GuardEnd::Dropped),
         stats.lost_expired + stats.lost_taken + stats.lost_max_hold,
     )
 }
