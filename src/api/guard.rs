@@ -8,10 +8,10 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use self::token::HoldOrTurn;
 pub use self::token::HoldToken;
 use crate::caller::local_queue::turn::Turn;
-use crate::caller::place::held::{Held, HoldRef, not_a_writer};
+use crate::caller::place::held::{Held, not_a_writer};
+use crate::engine::any_hold::AnyHold;
 use crate::engine::client::Client;
 use crate::engine::counters::{Counters, Holding, How};
 use crate::types::error::{HoldEnd, Invalid, Lost, Result};
@@ -80,7 +80,7 @@ impl LockGuard {
         }
     }
 
-    fn hold(&self) -> HoldRef<'_> {
+    fn hold(&self) -> &dyn AnyHold {
         match &self.kept {
             Kept::Hold(held) => held.hold(),
             Kept::Turn(turn) => turn.hold(),
@@ -206,8 +206,8 @@ impl LockGuard {
             name: self.shared_name(),
             fence: self.fence(),
             hold: match &self.kept {
-                Kept::Hold(held) => HoldOrTurn::Hold(held.hold().share()),
-                Kept::Turn(turn) => HoldOrTurn::Turn(turn.share()),
+                Kept::Hold(held) => held.watched(),
+                Kept::Turn(turn) => turn.watched(),
             },
             client: Arc::clone(self.client()),
         }

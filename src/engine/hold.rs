@@ -11,8 +11,10 @@ mod tests;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use tokio::sync::Semaphore;
 
+use crate::engine::any_hold::{AnyHold, Watched};
 use crate::engine::counters::{Counters, GuardEnd, Holding, How};
 use crate::engine::metrics::Group;
 use crate::engine::options::check_at_least;
@@ -171,17 +173,6 @@ impl Hold {
         self.how
     }
 
-    /// The hold has a guard from now on. The code that ends the hold takes out what the guard holds.
-    pub(crate) fn begin_guard(&self, counters: &Counters, holding: Holding) {
-        let mut state = locked(&self.state);
-        let Some(reason) = state.over else {
-            state.holding = Some(holding);
-            return;
-        };
-        drop(state);
-        holding.ended(counters, GuardEnd::Lost(reason));
-    }
-
     /// What is left of the whole lease when a renewal is answered. `None` if the hold lasts for a claim
     /// window so far: its renewals are due earlier.
     pub(super) fn margin(&self, at: &Sample) -> Option<Duration> {
@@ -269,11 +260,6 @@ impl Hold {
         self.keys.kind == Kind::ReadWrite && self.request.weight() == Permits::WRITER.weight
     }
 
-    /// Whether the lease is never extended beyond its length.
-    pub(crate) fn is_fixed(&self) -> bool {
-        self.terms.fixed
-    }
-
     /// The state of the lease now. This reads the clock, so a process that was paused past its lease sees at
     /// its first look that the hold is lost.
     pub(crate) fn lease(&self) -> Lease {
@@ -304,21 +290,6 @@ impl Hold {
             Some(reason) => Err(self.lost_by(reason)),
             None if now() >= state.deadline => Err(self.lost_by(self.reason_at_deadline(&state))),
             None => Ok(()),
-        }
-    }
-
-    /// Waits until the hold is over. Does not depend on the network.
-    pub(crate) async fn lost(&self) -> Lost {
-        loop {
-            match self.check() {
-                Err(lost) => return lost,
-                Ok(()) => tokio::select! {
-                    biased;
-                    // Fails at once if the hold has ended since the check.
-                    _ = self.ended.acquire() => {}
-                    () = self.clock.sleep_until(self.deadline()) => {}
-                },
-            }
         }
     }
 
@@ -474,22 +445,6 @@ impl Hold {
         limit.map_or(reserved, |limit| reserved.min(limit))
     }
 
-    /// Begins the turn with this fence, if the hold lasts long enough from now on. Returns whether it did.
-    pub(crate) fn begin_turn(&self, next: Fence, now: LocalTime) -> bool {
-        let mut state = locked(&self.state);
-        let left = state.deadline.since(now);
-        let lasts = state.over.is_none() && !state.in_doubt && !self.terms.is_late(left);
-        if lasts {
-            state.last_turn = Some(next);
-        }
-        lasts
-    }
-
-    /// Takes out what the guard holds, since its turn is over.
-    pub(crate) fn end_guard(&self) -> Option<Holding> {
-        locked(&self.state).holding.take()
-    }
-
     // A vote. In a quorum, a majority of votes are one hold. They may be older or newer than that.
 
     /// The hold is a vote of a majority that was decided at this time: it is renewed with this lease from now
@@ -520,6 +475,74 @@ impl Hold {
     /// The majority is over, and its turns used no fence after this one.
     pub(crate) fn end_turns(&self, last: Fence) {
         locked(&self.state).vote = Some(VoteState::Over(last));
+    }
+}
+
+impl Watched for Hold {
+    fn check(&self) -> Result<(), Lost> {
+        Hold::check(self)
+    }
+
+    fn lost(&self) -> BoxFuture<'_, Lost> {
+        Box::pin(async move {
+            loop {
+                match self.check() {
+                    Err(lost) => return lost,
+                    Ok(()) => tokio::select! {
+                        biased;
+                        // Fails at once if the hold has ended since the check.
+                        _ = self.ended.acquire() => {}
+                        () = self.clock.sleep_until(self.deadline()) => {}
+                    },
+                }
+            }
+        })
+    }
+}
+
+impl AnyHold for Hold {
+    fn name(&self) -> &Arc<str> {
+        &self.keys.name
+    }
+
+    fn owner(&self) -> &Owner {
+        &self.owner
+    }
+
+    fn slot(&self) -> Option<u32> {
+        self.slot
+    }
+
+    fn is_fixed(&self) -> bool {
+        self.terms.fixed
+    }
+
+    fn lease(&self) -> Lease {
+        Hold::lease(self)
+    }
+
+    fn begin_guard(&self, counters: &Counters, holding: Holding) {
+        let mut state = locked(&self.state);
+        let Some(reason) = state.over else {
+            state.holding = Some(holding);
+            return;
+        };
+        drop(state);
+        holding.ended(counters, GuardEnd::Lost(reason));
+    }
+
+    fn end_guard(&self) -> Option<Holding> {
+        locked(&self.state).holding.take()
+    }
+
+    fn begin_turn(&self, next: Fence, now: LocalTime) -> bool {
+        let mut state = locked(&self.state);
+        let left = state.deadline.since(now);
+        let lasts = state.over.is_none() && !state.in_doubt && !self.terms.is_late(left);
+        if lasts {
+            state.last_turn = Some(next);
+        }
+        lasts
     }
 }
 

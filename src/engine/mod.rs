@@ -1,6 +1,7 @@
 //! How a lock is acquired, held and released: everything between the public types and the store.
 
 pub(crate) mod acquire;
+pub(crate) mod any_hold;
 mod background;
 pub(crate) mod client;
 pub(crate) mod counters;

@@ -33,6 +33,7 @@ use super::QuorumClient;
 use super::answers::{Tally, next_until, no_majority, stragglers_until};
 use super::votes::{Majority, Votes};
 use crate::engine::acquire::{AcquireParams, Arrival, Attempt, Tried, VoteParams, try_acquire};
+use crate::engine::any_hold::Watched;
 use crate::engine::counters::Correction;
 use crate::engine::floor::Floor;
 use crate::engine::hold::owned::OwnedHold;

@@ -25,6 +25,7 @@ use crate::caller::local_queue::{LocalQueues, TenureParams};
 use crate::caller::place::Place;
 use crate::caller::place::held::Held;
 use crate::engine::acquire::AcquireParams;
+use crate::engine::any_hold::{AnyHold, Watched};
 use crate::engine::metrics::Group;
 use crate::engine::options::{LockOptions, ManagerOptions};
 use crate::engine::shared::Shared;

@@ -4,12 +4,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::QuorumClient;
 use super::answers::{Answers, next_until, stragglers_until};
+use crate::engine::any_hold::{AnyHold, Watched};
 use crate::engine::client::Client;
 use crate::engine::counters::{Counters, GuardEnd, Holding, How};
 use crate::engine::floor::NextFloor;
@@ -208,33 +210,6 @@ impl Votes {
         locked(&self.state).fence()
     }
 
-    /// The hold has a guard from now on.
-    pub(crate) fn begin_guard(&self, counters: &Counters, holding: Holding) {
-        let mut state = locked(&self.state);
-        let Some(reason) = state.over else {
-            state.holding = Some(holding);
-            return;
-        };
-        drop(state);
-        holding.ended(counters, GuardEnd::Lost(reason));
-    }
-
-    /// Begins the turn with this fence, if the hold lasts long enough from now on. Returns whether it did.
-    pub(crate) fn begin_turn(&self, next: Fence, now: LocalTime) -> bool {
-        let mut state = locked(&self.state);
-        let left = self.deadline(&state).since(now);
-        let lasts = state.over.is_none() && self.is_sure(&state) && !self.terms.is_late(left);
-        if lasts {
-            state.last_turn = Some(next);
-        }
-        lasts
-    }
-
-    /// Takes out what the guard holds, since its turn is over.
-    pub(crate) fn end_guard(&self) -> Option<Holding> {
-        locked(&self.state).holding.take()
-    }
-
     /// When the hold is over, by the local clock: at the deadline of the last vote that a majority needs.
     fn deadline(&self, state: &State) -> LocalTime {
         let live = state.votes.iter().filter_map(Vote::live);
@@ -290,52 +265,11 @@ impl Votes {
         self.quorum.client()
     }
 
-    /// Whether the lease is never extended beyond its length.
-    pub(crate) fn is_fixed(&self) -> bool {
-        self.terms.fixed
-    }
-
-    /// What the leases are together.
-    pub(crate) fn lease(&self) -> Lease {
-        let length = self.terms.length;
-        let Ok(deadline) = self.end_if_over() else {
-            return Lease::new(length, Duration::ZERO, LeaseState::Lost);
-        };
-        let state = locked(&self.state);
-        let is_sure = self.is_sure(&state);
-        let remaining = deadline.since(self.quorum.clock().now());
-        Lease::new(
-            length,
-            remaining,
-            if is_sure {
-                LeaseState::Held
-            } else {
-                LeaseState::InDoubt
-            },
-        )
-    }
-
     /// Whether the leases of a majority are in no doubt.
     fn is_sure(&self, state: &State) -> bool {
         let leases = state.votes.iter().filter_map(Vote::hold).map(|hold| hold.lease());
         let sure = leases.filter(|lease| lease.state == LeaseState::Held).count();
         sure >= self.quorum.majority()
-    }
-
-    /// Waits until too few leases are left. Does not depend on the network.
-    pub(crate) async fn lost(&self) -> Lost {
-        let clock = self.quorum.clock();
-        loop {
-            let changed = self.changed.notified();
-            match self.end_if_over() {
-                Err(lost) => return lost,
-                Ok(deadline) => tokio::select! {
-                    biased;
-                    () = changed => {}
-                    () = clock.sleep_until(deadline) => {}
-                },
-            }
-        }
     }
 
     /// Renews all votes, and returns when a majority of the servers have confirmed it.
@@ -449,6 +383,90 @@ impl Votes {
             _ if is_free(answers.so_far().len() + lost) => Ok(()),
             _ => answers.of_majority().map(drop),
         }
+    }
+}
+
+impl Watched for Votes {
+    fn check(&self) -> Result<(), Lost> {
+        self.end_if_over().map(drop)
+    }
+
+    fn lost(&self) -> BoxFuture<'_, Lost> {
+        Box::pin(async move {
+            let clock = self.quorum.clock();
+            loop {
+                let changed = self.changed.notified();
+                match self.end_if_over() {
+                    Err(lost) => return lost,
+                    Ok(deadline) => tokio::select! {
+                        biased;
+                        () = changed => {}
+                        () = clock.sleep_until(deadline) => {}
+                    },
+                }
+            }
+        })
+    }
+}
+
+impl AnyHold for Votes {
+    fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    fn owner(&self) -> &Owner {
+        &self.owner
+    }
+
+    fn votes(&self) -> Option<usize> {
+        Some(self.count())
+    }
+
+    fn is_fixed(&self) -> bool {
+        self.terms.fixed
+    }
+
+    fn lease(&self) -> Lease {
+        let length = self.terms.length;
+        let Ok(deadline) = self.end_if_over() else {
+            return Lease::new(length, Duration::ZERO, LeaseState::Lost);
+        };
+        let state = locked(&self.state);
+        let is_sure = self.is_sure(&state);
+        let remaining = deadline.since(self.quorum.clock().now());
+        Lease::new(
+            length,
+            remaining,
+            if is_sure {
+                LeaseState::Held
+            } else {
+                LeaseState::InDoubt
+            },
+        )
+    }
+
+    fn begin_guard(&self, counters: &Counters, holding: Holding) {
+        let mut state = locked(&self.state);
+        let Some(reason) = state.over else {
+            state.holding = Some(holding);
+            return;
+        };
+        drop(state);
+        holding.ended(counters, GuardEnd::Lost(reason));
+    }
+
+    fn end_guard(&self) -> Option<Holding> {
+        locked(&self.state).holding.take()
+    }
+
+    fn begin_turn(&self, next: Fence, now: LocalTime) -> bool {
+        let mut state = locked(&self.state);
+        let left = self.deadline(&state).since(now);
+        let lasts = state.over.is_none() && self.is_sure(&state) && !self.terms.is_late(left);
+        if lasts {
+            state.last_turn = Some(next);
+        }
+        lasts
     }
 }
 

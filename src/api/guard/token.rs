@@ -1,12 +1,10 @@
 //! A token of a hold: what tasks watch, and what does not keep the lock.
 
 use std::fmt;
-use std::pin::pin;
 use std::sync::Arc;
 
 use super::unless_lost;
-use crate::caller::local_queue::turn::SharedTurn;
-use crate::caller::place::held::SharedHold;
+use crate::engine::any_hold::Watched;
 use crate::engine::client::Client;
 use crate::types::error::{HoldEnd, Lost, Result};
 use crate::types::fence::Fence;
@@ -34,14 +32,8 @@ use crate::types::fence::Fence;
 pub struct HoldToken {
     pub(super) name: Arc<str>,
     pub(super) fence: Fence,
-    pub(super) hold: HoldOrTurn,
+    pub(super) hold: Arc<dyn Watched>,
     pub(super) client: Arc<Client>,
-}
-
-#[derive(Clone, Debug)]
-pub(super) enum HoldOrTurn {
-    Hold(SharedHold),
-    Turn(SharedTurn),
 }
 
 impl HoldToken {
@@ -71,10 +63,7 @@ impl HoldToken {
     /// # Ok(()) }
     /// ```
     pub fn check(&self) -> Result<(), Lost> {
-        match &self.hold {
-            HoldOrTurn::Hold(hold) => hold.as_ref().check(),
-            HoldOrTurn::Turn(turn) => turn.check(),
-        }
+        self.hold.check()
     }
 
     /// Waits until the hold is over, whatever the network does, and tells how it ended. The future borrows
@@ -99,12 +88,7 @@ impl HoldToken {
     }
 
     pub(crate) async fn over(self) -> Lost {
-        let over = pin!(async {
-            match &self.hold {
-                HoldOrTurn::Hold(hold) => hold.as_ref().lost().await,
-                HoldOrTurn::Turn(turn) => turn.over().await,
-            }
-        });
+        let over = self.hold.lost();
         self.client.runtime.serves(over).await
     }
 

@@ -2,9 +2,12 @@
 
 use std::sync::Arc;
 
+use futures_util::future::BoxFuture;
+
 use super::LocalQueue;
 use super::turns::Turns;
-use crate::caller::place::held::{Held, HoldRef};
+use crate::caller::place::held::Held;
+use crate::engine::any_hold::{AnyHold, Watched};
 use crate::engine::client::Client;
 use crate::engine::counters::{GuardEnd, How};
 use crate::types::error::{Lost, Result};
@@ -31,7 +34,7 @@ impl Turn {
     }
 
     /// The hold of the tenure.
-    pub(crate) fn hold(&self) -> HoldRef<'_> {
+    pub(crate) fn hold(&self) -> &dyn AnyHold {
         self.turns.hold()
     }
 
@@ -51,11 +54,11 @@ impl Turn {
     }
 
     /// The turn, for those that outlive the guard.
-    pub(crate) fn share(&self) -> SharedTurn {
-        SharedTurn {
+    pub(crate) fn watched(&self) -> Arc<dyn Watched> {
+        Arc::new(SharedTurn {
             turns: Arc::clone(&self.turns),
             fence: self.fence,
-        }
+        })
     }
 
     pub(crate) async fn renew(&self) -> Result<()> {
@@ -68,6 +71,11 @@ impl Turn {
     /// Ends the turn. The next waiter here has its turn, or the tenure is returned, and must be released.
     pub(crate) fn release(mut self) -> Option<Held> {
         self.end(GuardEnd::Released)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn held(&self) -> Option<&Held> {
+        self.held.as_ref()
     }
 
     /// Takes back a turn that nobody has read.
@@ -91,20 +99,18 @@ impl Drop for Turn {
 }
 
 /// A turn, without its owner.
-#[derive(Clone, Debug)]
-pub(crate) struct SharedTurn {
+#[derive(Debug)]
+struct SharedTurn {
     turns: Arc<Turns>,
     fence: Fence,
 }
 
-impl SharedTurn {
-    /// Fails if the turn is over: it was passed on, or the hold is over.
-    pub(crate) fn check(&self) -> Result<(), Lost> {
+impl Watched for SharedTurn {
+    fn check(&self) -> Result<(), Lost> {
         self.turns.check(self.fence)
     }
 
-    /// Waits until the turn is over.
-    pub(crate) async fn over(&self) -> Lost {
-        self.turns.over(self.fence).await
+    fn lost(&self) -> BoxFuture<'_, Lost> {
+        Box::pin(self.turns.over(self.fence))
     }
 }

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use crate::caller::place::held::{Held, HoldRef, SharedHold};
+use crate::caller::place::held::Held;
+use crate::engine::any_hold::AnyHold;
 use crate::time::clock::LocalTime;
 use crate::types::error::{HoldEnd, Lost};
 use crate::types::fence::Fence;
@@ -17,7 +18,7 @@ const LONGEST_TENURE: Duration = Duration::from_millis(10);
 
 #[derive(Debug)]
 pub(crate) struct Turns {
-    hold: SharedHold,
+    hold: Arc<dyn AnyHold>,
     first: Fence,
     /// The fence of the present turn, or of the last one.
     fence: AtomicU64,
@@ -32,7 +33,7 @@ pub(crate) struct Turns {
 impl Turns {
     /// The first of at most `turns` turns begins now.
     pub(super) fn begin(held: &Held, turns: u16, now: LocalTime) -> Turns {
-        let (hold, first) = (held.hold().share(), held.fence());
+        let (hold, first) = (held.share(), held.fence());
         let last = first.plus(u64::from(turns.saturating_sub(1)));
         Turns {
             last: last.min(held.last_reserved()),
@@ -44,8 +45,8 @@ impl Turns {
         }
     }
 
-    pub(super) fn hold(&self) -> HoldRef<'_> {
-        self.hold.as_ref()
+    pub(super) fn hold(&self) -> &dyn AnyHold {
+        &*self.hold
     }
 
     /// Whether another turn came before the one with this fence.

@@ -3,16 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::engine::any_hold::{AnyHold, Watched};
 use crate::engine::client::Client;
-use crate::engine::counters::{Counters, Holding, How};
+use crate::engine::counters::How;
 use crate::engine::hold::Hold;
 use crate::engine::hold::owned::OwnedHold;
 use crate::quorum::{Majority, Votes};
-use crate::time::clock::LocalTime;
-use crate::types::error::{Error, Invalid, Lost, Result};
+use crate::types::error::{Error, Invalid, Result};
 use crate::types::fence::Fence;
-use crate::types::lease::Lease;
-use crate::types::owner::Owner;
 use crate::types::permits::Permits;
 
 /// A lock with an owner in this process. It is released when it is dropped.
@@ -24,10 +22,25 @@ pub(crate) enum Held {
 }
 
 impl Held {
-    pub(crate) fn hold(&self) -> HoldRef<'_> {
+    pub(crate) fn hold(&self) -> &dyn AnyHold {
         match self {
-            Held::One(held) => HoldRef::One(held.hold()),
-            Held::Majority(majority) => HoldRef::Majority(majority.votes()),
+            Held::One(held) => &**held.hold(),
+            Held::Majority(majority) => &**majority.votes(),
+        }
+    }
+
+    /// The hold, for those that outlive its owner.
+    pub(crate) fn share(&self) -> Arc<dyn AnyHold> {
+        match self {
+            Held::One(held) => Arc::<Hold>::clone(held.hold()),
+            Held::Majority(majority) => Arc::<Votes>::clone(majority.votes()),
+        }
+    }
+
+    pub(crate) fn watched(&self) -> Arc<dyn Watched> {
+        match self {
+            Held::One(held) => Arc::<Hold>::clone(held.hold()),
+            Held::Majority(majority) => Arc::<Votes>::clone(majority.votes()),
         }
     }
 
@@ -112,120 +125,4 @@ pub(crate) fn not_kept_in_a_quorum() -> Invalid {
 /// The error of a downgrade of what no writer has.
 pub(crate) fn not_a_writer() -> Error {
     Invalid::new("downgrade: only the guard of a writer can become that of a reader").into()
-}
-
-/// The hold of a lock, without its owner.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum HoldRef<'a> {
-    One(&'a Arc<Hold>),
-    Majority(&'a Arc<Votes>),
-}
-
-impl<'a> HoldRef<'a> {
-    pub(crate) fn name(self) -> &'a Arc<str> {
-        match self {
-            HoldRef::One(hold) => &hold.keys.name,
-            HoldRef::Majority(votes) => &votes.name,
-        }
-    }
-
-    pub(crate) fn owner(self) -> &'a Owner {
-        match self {
-            HoldRef::One(hold) => &hold.owner,
-            HoldRef::Majority(votes) => &votes.owner,
-        }
-    }
-
-    pub(crate) fn slot(self) -> Option<u32> {
-        match self {
-            HoldRef::One(hold) => hold.slot,
-            HoldRef::Majority(_) => None,
-        }
-    }
-
-    /// How many servers' holds these are, in a quorum.
-    pub(crate) fn votes(self) -> Option<usize> {
-        match self {
-            HoldRef::One(_) => None,
-            HoldRef::Majority(votes) => Some(votes.count()),
-        }
-    }
-
-    /// Counts the guard that begins now.
-    pub(crate) fn begin_guard(self, counters: &Counters, holding: Holding) {
-        match self {
-            HoldRef::One(hold) => hold.begin_guard(counters, holding),
-            HoldRef::Majority(votes) => votes.begin_guard(counters, holding),
-        }
-    }
-
-    /// Takes out what the guard holds, since its turn is over.
-    pub(crate) fn end_guard(self) -> Option<Holding> {
-        match self {
-            HoldRef::One(hold) => hold.end_guard(),
-            HoldRef::Majority(votes) => votes.end_guard(),
-        }
-    }
-
-    pub(crate) fn lease(self) -> Lease {
-        match self {
-            HoldRef::One(hold) => hold.lease(),
-            HoldRef::Majority(votes) => votes.lease(),
-        }
-    }
-
-    /// Checks by the local clock that the lease lasts.
-    pub(crate) fn check(self) -> Result<(), Lost> {
-        match self {
-            HoldRef::One(hold) => hold.check(),
-            HoldRef::Majority(votes) => votes.end_if_over().map(drop),
-        }
-    }
-
-    /// Whether the lease is never extended beyond its length.
-    fn is_fixed(self) -> bool {
-        match self {
-            HoldRef::One(hold) => hold.is_fixed(),
-            HoldRef::Majority(votes) => votes.is_fixed(),
-        }
-    }
-
-    pub(crate) fn share(self) -> SharedHold {
-        match self {
-            HoldRef::One(hold) => SharedHold::One(Arc::clone(hold)),
-            HoldRef::Majority(votes) => SharedHold::Majority(Arc::clone(votes)),
-        }
-    }
-
-    /// Begins the turn with this fence, if the hold lasts long enough from now on. Returns whether it did.
-    pub(crate) fn begin_turn(self, next: Fence, now: LocalTime) -> bool {
-        match self {
-            HoldRef::One(hold) => hold.begin_turn(next, now),
-            HoldRef::Majority(votes) => votes.begin_turn(next, now),
-        }
-    }
-
-    /// Waits until the hold is over.
-    pub(crate) async fn lost(self) -> Lost {
-        match self {
-            HoldRef::One(hold) => hold.lost().await,
-            HoldRef::Majority(votes) => votes.lost().await,
-        }
-    }
-}
-
-/// The same, for those that outlive the owner.
-#[derive(Clone, Debug)]
-pub(crate) enum SharedHold {
-    One(Arc<Hold>),
-    Majority(Arc<Votes>),
-}
-
-impl SharedHold {
-    pub(crate) fn as_ref(&self) -> HoldRef<'_> {
-        match self {
-            SharedHold::One(hold) => HoldRef::One(hold),
-            SharedHold::Majority(votes) => HoldRef::Majority(votes),
-        }
-    }
 }

@@ -13,6 +13,7 @@ use super::{
 };
 use crate::caller::local_queue::LocalQueues;
 use crate::engine::acquire::Tried;
+use crate::engine::any_hold::{AnyHold, Watched};
 use crate::engine::counters::Correction;
 use crate::quorum::Majority;
 use crate::sync::locked;

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::caller::local_queue::turn::Turn;
-use crate::caller::place::held::HoldRef;
+use crate::caller::place::held::Held;
 use crate::engine::acquire::Tried;
 use crate::protocol::RESERVED;
 use crate::quorum::Votes;
@@ -40,9 +40,9 @@ async fn turn(queues: Arc<LocalQueues>) -> Turn {
 
 /// The hold of a turn.
 fn votes_of(turn: &Turn) -> &Arc<Votes> {
-    match turn.hold() {
-        HoldRef::Majority(votes) => votes,
-        HoldRef::One(_) => panic!("a quorum"),
+    match turn.held() {
+        Some(Held::Majority(majority)) => majority.votes(),
+        _ => panic!("a quorum"),
     }
 }
 
@@ -221,13 +221,13 @@ async fn watcher_of_a_turn_is_told_when_it_is_passed_on_and_when_the_hold_is_los
     let servers = Servers::new(3);
     let process = servers.process(1);
     let turn = process.turn().await;
-    let watched = turn.share();
-    let watcher = tokio::spawn(async move { watched.over().await });
+    let watched = turn.watched();
+    let watcher = tokio::spawn(async move { watched.lost().await });
     let next = passes_on(&process, turn, 1).await;
     assert_eq!(watcher.await.unwrap().reason, HoldEnd::Released);
     (0..3).for_each(|server| process.set(server, State::Hung));
-    let watched = next.share();
-    let lost = timeout(60 * SECOND, watched.over());
+    let watched = next.watched();
+    let lost = timeout(60 * SECOND, watched.lost());
     assert_eq!(lost.await.unwrap().reason, HoldEnd::Expired);
     drop(next);
 }

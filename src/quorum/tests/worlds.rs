@@ -55,7 +55,7 @@ impl Held {
     async fn lost(&self) {
         match self {
             Held::Whole(held) => held.hold().lost().await,
-            Held::Turn(turn) => turn.share().over().await,
+            Held::Turn(turn) => turn.watched().lost().await,
         };
     }
 
