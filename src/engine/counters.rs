@@ -8,7 +8,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::engine::metrics::{Group, Metrics, Timer};
+use crate::engine::metrics::{Group, Metrics, Pending, Timer};
 use crate::time::clock::{Clock, LocalTime};
 use crate::types::error::{Error, HoldEnd};
 
@@ -180,27 +180,25 @@ impl Counters {
 
     /// A call that began then waits for a lock of this group. It counts as a waiter until it ends.
     pub(crate) fn wait(&self, group: &Group, began: LocalTime) -> CountedCall<'_> {
-        group.waits();
-        self.ask(group, Some(Timer::since(began)), true)
+        self.ask(group, Some(Timer::since(began)), group.waits())
     }
 
     /// The same for a call that waits until nobody else leads. How long that takes is no measure of the lock.
     pub(crate) fn campaign(&self, group: &Group) -> CountedCall<'_> {
-        group.waits();
-        self.ask(group, None, true)
+        self.ask(group, None, group.waits())
     }
 
     /// A call asks once for a lock of this group.
     pub(crate) fn attempt(&self, group: &Group) -> CountedCall<'_> {
-        self.ask(group, Some(self.metrics.timer(&self.clock)), false)
+        self.ask(group, Some(self.metrics.timer(&self.clock)), None)
     }
 
-    fn ask(&self, group: &Group, timer: Option<Timer>, waits: bool) -> CountedCall<'_> {
+    fn ask(&self, group: &Group, timer: Option<Timer>, waiting: Option<Pending>) -> CountedCall<'_> {
         CountedCall {
             counters: self,
             group: group.clone(),
             timer,
-            waits,
+            waiting,
             is_over: false,
         }
     }
@@ -233,7 +231,8 @@ pub(crate) struct CountedCall<'a> {
     group: Group,
     /// Measures the wait, unless it is a campaign.
     timer: Option<Timer>,
-    waits: bool,
+    /// Until the call ends.
+    waiting: Option<Pending>,
     is_over: bool,
 }
 
@@ -244,8 +243,8 @@ impl CountedCall<'_> {
         if self.timer.is_some() {
             self.counters.waited.fetch_add(nanos(waited), Ordering::Relaxed);
         }
-        self.group.held();
         Holding {
+            _held: self.group.held(),
             group: self.group.clone(),
             since: now,
         }
@@ -264,9 +263,7 @@ impl CountedCall<'_> {
     fn end_at(&mut self, outcome: Outcome, now: impl FnOnce() -> LocalTime) {
         self.is_over = true;
         count(&self.counters.outcomes[outcome.index()]);
-        if self.waits {
-            self.group.waits_no_more();
-        }
+        self.waiting = None;
         if let Some(timer) = &self.timer {
             self.group.asked(outcome, timer, now);
         }
@@ -285,6 +282,7 @@ impl Drop for CountedCall<'_> {
 #[derive(Debug)]
 #[must_use = "a hold that ends is counted"]
 pub(crate) struct Holding {
+    _held: Option<Pending>,
     group: Group,
     since: LocalTime,
 }
@@ -293,7 +291,6 @@ impl Holding {
     /// The hold is over. It counts as released, unless something else is told of its end.
     pub(crate) fn over(self, counters: &Counters, now: LocalTime) -> Over<'_> {
         let held_for = now.since(self.since);
-        self.group.held_no_more();
         Over {
             counters,
             group: self.group,

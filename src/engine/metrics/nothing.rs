@@ -52,11 +52,15 @@ impl Timer {
 }
 
 impl Group {
-    pub(crate) fn waits(&self) {}
-    pub(crate) fn waits_no_more(&self) {}
+    pub(crate) fn waits(&self) -> Option<Pending> {
+        None
+    }
+
+    pub(crate) fn held(&self) -> Option<Pending> {
+        None
+    }
+
     pub(crate) fn asked(&self, _: Outcome, _: &Timer, _: impl FnOnce() -> LocalTime) {}
-    pub(crate) fn held(&self) {}
-    pub(crate) fn held_no_more(&self) {}
     pub(crate) fn ended(&self, _: GuardEnd, _: Duration) {}
     pub(crate) fn margin(&self, _: Duration) {}
     pub(crate) fn missed_turn(&self) {}

@@ -1,7 +1,8 @@
 //! What the feature `metrics` records, and under which names. `docs/metrics.md` says what each is good for.
 //!
 //! A handle is asked for once, and kept: for a group when its first call begins, for anything else when there
-//! is something to record. So the recorder must be installed before that.
+//! is something to record. So the recorder must be installed before that. Margins, of which a lease has few,
+//! have no handle that is kept.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -151,8 +152,7 @@ impl Metrics {
             self.described.get_or_init(describe);
             gauge!(name)
         });
-        gauge.increment(1.0);
-        Pending(gauge.clone())
+        Pending::begin(gauge)
     }
 
     pub(crate) fn timer(&self, clock: &Clock) -> Timer {
@@ -212,6 +212,13 @@ impl Timer {
 #[derive(Debug)]
 pub(crate) struct Pending(Gauge);
 
+impl Pending {
+    fn begin(gauge: &Gauge) -> Pending {
+        gauge.increment(1.0);
+        Pending(gauge.clone())
+    }
+}
+
 impl Drop for Pending {
     fn drop(&mut self) {
         self.0.decrement(1.0);
@@ -234,7 +241,6 @@ struct Handles {
     expired: Counter,
     taken: Counter,
     max_hold: Counter,
-    margin: OnceLock<Histogram>,
     missed_turns: Counter,
     /// By [`Correction`]. Only a quorum has them.
     corrections: Option<[Counter; Correction::COUNT]>,
@@ -254,7 +260,6 @@ impl Handles {
             expired: lost("expired"),
             taken: lost("taken"),
             max_hold: lost("max_hold"),
-            margin: OnceLock::new(),
             missed_turns: counter!(TURNS_MISSED, "group" => group.clone()),
             corrections: is_of_quorum.then(|| ["raised", "yielded", "repaired"].map(corrected)),
             group: group.clone(),
@@ -269,16 +274,9 @@ impl fmt::Debug for Handles {
 }
 
 impl Group {
-    pub(crate) fn waits(&self) {
-        if let Some(handles) = &self.0 {
-            handles.waiters.increment(1.0);
-        }
-    }
-
-    pub(crate) fn waits_no_more(&self) {
-        if let Some(handles) = &self.0 {
-            handles.waiters.decrement(1.0);
-        }
+    /// A call waits for a lock of this group, until this is dropped.
+    pub(crate) fn waits(&self) -> Option<Pending> {
+        Some(Pending::begin(&self.0.as_ref()?.waiters))
     }
 
     /// A call that asked for a lock of this group is over.
@@ -302,16 +300,9 @@ impl Group {
         histogram.record(now().since(*began));
     }
 
-    pub(crate) fn held(&self) {
-        if let Some(handles) = &self.0 {
-            handles.held.increment(1.0);
-        }
-    }
-
-    pub(crate) fn held_no_more(&self) {
-        if let Some(handles) = &self.0 {
-            handles.held.decrement(1.0);
-        }
+    /// A guard holds a lock of this group, until this is dropped.
+    pub(crate) fn held(&self) -> Option<Pending> {
+        Some(Pending::begin(&self.0.as_ref()?.held))
     }
 
     /// The hold of a guard is over.
@@ -335,11 +326,9 @@ impl Group {
     }
 
     pub(crate) fn margin(&self, margin: Duration) {
-        let Some(handles) = &self.0 else { return };
-        let histogram = handles
-            .margin
-            .get_or_init(|| histogram!(LEASE_MARGIN, "group" => handles.group.clone()));
-        histogram.record(margin);
+        if let Some(handles) = &self.0 {
+            histogram!(LEASE_MARGIN, "group" => handles.group.clone()).record(margin);
+        }
     }
 
     pub(crate) fn missed_turn(&self) {
