@@ -324,11 +324,8 @@ impl Lock {
         self.client().check_open()?;
         self.place().start();
         // A hold of permits, with an owner, or whose length is limited, is for one guard alone.
-        let is_plain = permits.is_none()
-            && self.owner.is_none()
-            && !terms.fixed
-            && terms.max_hold.is_none()
-            && terms.at_least.is_none();
+        let is_limited = terms.fixed || terms.max_hold.is_some() || terms.at_least.is_some();
+        let is_plain = permits.is_none() && self.owner.is_none() && !is_limited;
         let hold = AcquireParams {
             keys: Arc::clone(keys),
             channel: Arc::clone(channel),

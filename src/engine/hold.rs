@@ -265,19 +265,13 @@ impl Hold {
     pub(crate) fn lease(&self) -> Lease {
         let state = locked(&self.state);
         let remaining = state.deadline.since(self.clock.now());
-        let lease = if state.over.is_some() || remaining.is_zero() {
-            (Duration::ZERO, LeaseState::Lost)
-        } else {
-            (
-                remaining,
-                if state.in_doubt {
-                    LeaseState::InDoubt
-                } else {
-                    LeaseState::Held
-                },
-            )
+        let is_lost = state.over.is_some() || remaining.is_zero();
+        let (remaining, state) = match (is_lost, state.in_doubt) {
+            (true, _) => (Duration::ZERO, LeaseState::Lost),
+            (false, true) => (remaining, LeaseState::InDoubt),
+            (false, false) => (remaining, LeaseState::Held),
         };
-        Lease::new(self.terms.length, lease.0, lease.1)
+        Lease::new(self.terms.length, remaining, state)
     }
 
     pub(crate) fn check(&self) -> Result<(), Lost> {
@@ -398,11 +392,8 @@ impl Hold {
     /// The least fence that a release of this hold grants to the next request. `None` for a lock on one
     /// server, which takes it from its clock.
     pub(super) fn next_floor(&self) -> Option<Fence> {
-        Some(
-            self.calls
-                .next_floor(|| self.clock.now())?
-                .max(self.fence().next()),
-        )
+        let floor = self.calls.next_floor(|| self.clock.now())?;
+        Some(floor.max(self.fence().next()))
     }
 
     /// The server is asked to raise the fence to this one, if it is smaller.

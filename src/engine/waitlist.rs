@@ -418,11 +418,8 @@ impl Waitlist {
         );
         hold.count_in(waiter.wait.group, waiter.was_queued);
         // If the receiver is gone, the hold is dropped here, and releases itself.
-        drop(
-            waiter
-                .outcome
-                .send(WaitOutcome::Done(Ok(OwnedHold::new(hold, &self.background)))),
-        );
+        let held = OwnedHold::new(hold, &self.background);
+        drop(waiter.outcome.send(WaitOutcome::Done(Ok(held))));
         Progress::Settled
     }
 

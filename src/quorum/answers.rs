@@ -64,6 +64,7 @@ impl<T> Answers<T> {
 }
 
 /// What the servers have answered to a try.
+#[derive(Default)]
 pub(super) struct Tally {
     pub(super) servers: usize,
     pub(super) majority: usize,

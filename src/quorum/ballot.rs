@@ -228,9 +228,7 @@ impl Ballot {
             servers: self.seats.len(),
             majority: self.quorum.majority(),
             outstanding: self.seats.len(),
-            ttls: Vec::new(),
-            ahead: 0,
-            errors: Vec::new(),
+            ..Tally::default()
         };
         while !tally.is_over(self.votes.count()) {
             if let Some(fence) = self.votes.agreed() {

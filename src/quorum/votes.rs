@@ -431,18 +431,11 @@ impl AnyHold for Votes {
         let Ok(deadline) = self.end_if_over() else {
             return Lease::new(length, Duration::ZERO, LeaseState::Lost);
         };
-        let state = locked(&self.state);
-        let is_sure = self.is_sure(&state);
-        let remaining = deadline.since(self.quorum.clock().now());
-        Lease::new(
-            length,
-            remaining,
-            if is_sure {
-                LeaseState::Held
-            } else {
-                LeaseState::InDoubt
-            },
-        )
+        let state = match self.is_sure(&locked(&self.state)) {
+            true => LeaseState::Held,
+            false => LeaseState::InDoubt,
+        };
+        Lease::new(length, deadline.since(self.quorum.clock().now()), state)
     }
 
     fn begin_guard(&self, counters: &Counters, holding: Holding) {

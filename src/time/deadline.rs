@@ -27,6 +27,7 @@ pub(crate) struct LeaseTerms {
     pub(crate) max_hold: Option<Duration>,
     /// A release keeps the lock taken until so long after the grant.
     pub(crate) at_least: Option<Duration>,
+    /// A shorter lease has a shorter claim window.
     pub(crate) longest_claim_window: Duration,
 }
 
@@ -41,8 +42,8 @@ impl LeaseTerms {
         self.longest_claim_window.min(self.lease())
     }
 
-    /// Whether a hold with so much time left is of no use to another caller: it may end before its next
-    /// renewal is answered.
+    /// Whether a grant with so much time left is late: it might end before its caller could renew it. No turn
+    /// begins then, either.
     pub(crate) fn is_late(&self, left: Duration) -> bool {
         left < self.claim_window() / 4
     }

@@ -6,6 +6,7 @@ use super::{Edit, edit};
 const GUARD: &str = "src/api/guard.rs";
 const HAND_OVER: &str = "lua/lib/next_holder.lua";
 const HOLD: &str = "src/engine/hold.rs";
+const LOCK: &str = "src/api/lock.rs";
 const LOCK_SET: &str = "src/api/lock_set.rs";
 const OPTIONS: &str = "src/engine/options.rs";
 const RELEASE: &str = "lua/release.lua";
@@ -54,7 +55,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a lock whose hold was lost is not kept", HOLD, "state.over == Some(HoldEnd::Released)", "state.over.is_some()", &["--lib hold::"]),
     edit("a lock is kept for its time alone", HOLD, "let until = from.after(at_least);", "let until = ServerTime::MAX;", JOBS),
     edit("a guard uses its hold", GUARD, "        held.mark_used();\n", "", JOBS),
-    edit("a lock that is to be kept has no local queue", "src/api/lock.rs", "            && terms.at_least.is_none();", ";", JOBS),
+    edit("a lock that is to be kept has no local queue", LOCK, " || terms.at_least.is_some();", ";", JOBS),
     edit("a lock is kept for 30 days at most", OPTIONS,
         "    check_span(\"at_least\", at_least, MIN_AT_LEAST, MAX_KEPT)?;\n", "", SETTINGS),
     edit("a lock is kept for no longer than it is held at most", OPTIONS, "    if at_least > longest {", "    if false {", SETTINGS),

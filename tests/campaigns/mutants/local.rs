@@ -54,7 +54,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("the next tenure is asked for while others wait", TENURE, "let is_wanted = !state.waiters.is_empty();", "let is_wanted = false;", LOCAL),
     edit("waiters are told when the runtime of their tenure ends", TENURE, "            self.queue.fail(&Error::Closed);\n", "", LOCAL),
     edit("a turn that nobody reads, or whose guard is dropped, passes on", TURN, "        if self.held.is_some() {", "        if false {", LOCAL),
-    edit("a lock with an owner has no local queue", LOCK, "            && self.owner.is_none()\n", "", LOCAL),
-    edit("a fixed lease has no local queue", LOCK, "            && !terms.fixed\n", "", LOCAL),
-    edit("a limited hold has no local queue", LOCK, "            && terms.max_hold.is_none()\n", "", LOCAL),
+    edit("a lock with an owner has no local queue", LOCK, " && self.owner.is_none()", "", LOCAL),
+    edit("a fixed lease has no local queue", LOCK, "terms.fixed || ", "", LOCAL),
+    edit("a limited hold has no local queue", LOCK, " || terms.max_hold.is_some()", "", LOCAL),
 ];
