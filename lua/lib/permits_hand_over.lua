@@ -140,8 +140,9 @@ local function hand_over(queue_key, channel_prefix, is_new, own_request, own_ms)
         if is_told then
           add(unpack(hold))
         else
-          -- Its permits and its slot are free again. Its fence is not given out again.
-          used = used - hold[#hold - 1]
+          -- Its permits and its slot are free again. Its fence is not given out again. A hold of the same
+          -- request that was lost may have left a timer.
+          used, ended[hold[1]] = used - hold[#hold - 1], true
           mark(hold[#hold], NO)
         end
       end

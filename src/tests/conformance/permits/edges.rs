@@ -169,6 +169,26 @@ fn fence_of_a_refused_message_is_never_used() {
 }
 
 #[test]
+fn a_lost_hold_leaves_no_timer_once_a_grant_to_its_request_is_refused() {
+    let mut setting = Setting::start();
+    let mut world = World::new(&mut setting, Capacities::Of(&[1]));
+    world.listen(1);
+    let (lost, other) = (request(1, 1, 1, 1), request(0, 2, 1, 1));
+    world.grant(&lost);
+    world.tell(&["DEL", &world.keys.lock.clone()]);
+    let mut short = world.acquisition(&other);
+    short.lease = Duration::from_secs(1);
+    world.ask(&short);
+    world.queue(&lost);
+    world.now_us += 2 * SECOND_US;
+    world
+        .ask_in(Some(Trouble::NoPublish), &short, PubSubMode::Plain)
+        .unwrap();
+    let timers = format!("return {{redis.call('ZCARD', '{}') .. ''}}", world.keys.timers);
+    assert_eq!(world.setting.scripts.evaluate(&timers), ["1"]);
+}
+
+#[test]
 fn permits_stay_taken_though_the_message_to_the_same_client_is_refused() {
     let mut setting = Setting::start();
     let mut world = World::new(&mut setting, Capacities::Of(&[2]));
