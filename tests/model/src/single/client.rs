@@ -40,7 +40,7 @@ impl Protocol {
             ticket: ticket.filter(|_| self.has(Rule::TicketOnReturn)),
             again: is_poll || ticket.is_some(),
             registers: mode != Mode::Wait,
-            returns: state.requests[request].missed_turn,
+            returns: state.requests[request].missed_turn && ticket.is_some(),
         }
     }
 
@@ -113,7 +113,8 @@ impl Protocol {
                 }
                 let request = &mut state.requests[call.request];
                 if request.stage == Stage::Waiting {
-                    request.ticket = Some(ticket);
+                    let known = request.ticket.filter(|_| self.has(Rule::KeepEarlierTicket));
+                    request.ticket = Some(known.map_or(ticket, |known| known.min(ticket)));
                     request.arrived = request.arrived.or(Some(ticket));
                 }
                 if let Some(grant) = own_grant {

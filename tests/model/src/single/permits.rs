@@ -75,6 +75,21 @@ const MIXED: &[Permits] = &[
 ];
 pub const CAPACITIES: Configuration = CALM.for_callers(&[1, 4], MIXED);
 
+/// Each client names a smaller and a larger capacity.
+pub const MIXED_CLIENTS: Configuration = Configuration {
+    spares: 0,
+    ..CALM.for_callers(
+        &[2, 3],
+        &[
+            permits(1, 2),
+            permits(2, 4),
+            permits(2, 4),
+            permits(2, 4),
+            permits(1, 2),
+        ],
+    )
+};
+
 /// Configurations that are explored completely in little time. They run with the tests.
 pub const SMALL: [Configuration; 17] = [
     CALM,
@@ -152,7 +167,8 @@ pub const SMALL: [Configuration; 17] = [
 ];
 
 /// Two faults that meet, or more callers. They are explored as far as time allows.
-pub const LARGE: [Configuration; 7] = [
+pub const LARGE: [Configuration; 8] = [
+    MIXED_CLIENTS,
     DISCONNECT.with_mixed_client(),
     CRASH.for_callers(&[1, 1, 1], &[READER, WRITER, READER]),
     CRASH.for_callers(&[2, 2], &[READER, WRITER, READER, WRITER]),

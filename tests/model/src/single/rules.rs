@@ -40,10 +40,12 @@ pub enum Rule {
     OneFenceEach,
     TimersAreEarly,
     RebuildTimers,
+    /// The client in `src/engine/waitlist.rs` does not do this yet.
+    KeepEarlierTicket,
 }
 
 impl Rule {
-    pub const ALL: [Rule; 36] = [
+    pub const ALL: [Rule; 37] = [
         Rule::ReleaseNamesFence,
         Rule::NewIdAfterWithdrawal,
         Rule::WithdrawAfterSuccess,
@@ -80,6 +82,7 @@ impl Rule {
         Rule::OneFenceEach,
         Rule::TimersAreEarly,
         Rule::RebuildTimers,
+        Rule::KeepEarlierTicket,
     ];
 }
 
@@ -126,6 +129,7 @@ impl fmt::Display for Rule {
             Rule::OneFenceEach => "each hold has a fence of its own",
             Rule::TimersAreEarly => "a timer that runs out is compared with the deadline",
             Rule::RebuildTimers => "lost timers are made again",
+            Rule::KeepEarlierTicket => "a client keeps the earlier of two tickets that it is told",
         })
     }
 }

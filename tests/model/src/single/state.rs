@@ -105,7 +105,8 @@ pub struct Request {
     pub arrived: Option<Ticket>,
     /// History: how many permits were granted to requests that came later, with a larger capacity.
     pub overtaken: u8,
-    /// History: it was unreachable at its turn, or heard of it too late, and has not come back since.
+    /// History: it was unreachable at its turn, or heard of it too late, and has not come back to its place
+    /// since.
     pub missed_turn: bool,
 }
 
@@ -179,7 +180,7 @@ pub struct Acquire {
     pub again: bool,
     /// The reply may tell the client that it is registered: nothing has been lost since the call was sent.
     pub registers: bool,
-    /// History: with this call the request comes back after a missed turn.
+    /// History: with this call the request comes back to its place after a missed turn.
     pub returns: bool,
 }
 
