@@ -29,7 +29,8 @@ impl Protocol {
     /// The acquire call of a request; a poll if `is_poll`.
     pub fn acquire_call(&self, state: &State, request: RequestId, is_poll: bool) -> Acquire {
         let ticket = state.requests[request].ticket;
-        let mode = match (state.clients[self.client_of(request)].registered, is_poll) {
+        let relies = state.clients[self.client_of(request)].registered || self.is_by_absence();
+        let mode = match (relies, is_poll) {
             (false, _) => Mode::Register,
             (true, true) => Mode::Poll,
             (true, false) => Mode::Wait,
@@ -39,7 +40,7 @@ impl Protocol {
             mode,
             ticket: ticket.filter(|_| self.has(Rule::TicketOnReturn)),
             again: is_poll || ticket.is_some(),
-            registers: mode != Mode::Wait,
+            registers: mode != Mode::Wait && !self.is_by_absence(),
             returns: state.requests[request].missed_turn && ticket.is_some(),
         }
     }
@@ -71,7 +72,15 @@ impl Protocol {
     }
 
     pub fn ask_all(&self, state: &mut State, client: ClientId) {
-        let waiting: Vec<_> = self.waiting(state, client).collect();
+        self.ask_others(state, client, None);
+    }
+
+    /// Has all waiters of the client ask again, except for one.
+    fn ask_others(&self, state: &mut State, client: ClientId, but: Option<RequestId>) {
+        let waiting: Vec<_> = self
+            .waiting(state, client)
+            .filter(|&other| Some(other) != but)
+            .collect();
         for request in waiting {
             self.ask(state, request, false);
         }
@@ -82,9 +91,18 @@ impl Protocol {
         let Reply { call, answer } = reply;
         self.check_subscription(state, client, &call, &answer);
         match answer {
-            Answer::Granted { grant, was_queued } => {
+            Answer::Granted {
+                grant,
+                was_queued,
+                come_back,
+            } => {
                 self.deliver(state, client, grant);
-                if call.again && !grant.pushed && self.has(Rule::ReturnTogether) {
+                if self.is_by_absence() {
+                    let lost_its_place = call.again && !grant.pushed && !was_queued;
+                    if come_back || lost_its_place && self.has(Rule::ReturnTogether) {
+                        self.ask_all(state, client);
+                    }
+                } else if call.again && !grant.pushed && self.has(Rule::ReturnTogether) {
                     // The call found the lock free. So the client may have lost its presence record.
                     state.clients[client].registered = false;
                     if was_queued {
@@ -99,17 +117,13 @@ impl Protocol {
                 ticket,
                 enqueued,
                 own_grant,
+                come_back,
                 ..
             } => {
                 state.clients[client].registered |= call.registers;
-                if enqueued && call.again && self.has(Rule::ReturnTogether) {
-                    let others: Vec<_> = self
-                        .waiting(state, client)
-                        .filter(|&other| other != call.request)
-                        .collect();
-                    for request in others {
-                        self.ask(state, request, false);
-                    }
+                let lost_its_place = enqueued && call.again;
+                if come_back || lost_its_place && self.has(Rule::ReturnTogether) {
+                    self.ask_others(state, client, Some(call.request));
                 }
                 let request = &mut state.requests[call.request];
                 if request.stage == Stage::Waiting {

@@ -22,6 +22,10 @@ pub struct Budget {
     pub slowness: u8,
     /// Presence records that expire because their client was silent.
     pub expired_records: u8,
+    /// Clients that are noted absent late, after they have come back, or without a reason.
+    pub stray_notes: u8,
+    /// Notes that are lost, with data or because they could not be written.
+    pub lost_notes: u8,
     /// Processes that die.
     pub crashes: u8,
     /// Polls for which nothing gave a reason.
@@ -45,6 +49,8 @@ impl Budget {
         lost_pushes: 0,
         slowness: 0,
         expired_records: 0,
+        stray_notes: 0,
+        lost_notes: 0,
         crashes: 0,
         polls: 0,
         renewals: 0,
@@ -52,6 +58,26 @@ impl Budget {
         early_timers: 0,
         lost_timers: 0,
     };
+}
+
+/// How the scripts decide which client they can reach, beside asking whether it listens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// A client counts as reachable while it has a presence record, which its calls write and prolong.
+    Presence,
+    /// Every client counts as reachable unless it is noted absent.
+    Absence,
+}
+
+/// What the server and a client hear of subscriptions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Listening {
+    /// The server counts the subscribers of a channel.
+    Counted,
+    /// It cannot count them, so it reaches clients without one.
+    Uncounted,
+    /// It counts them, and the first client can never subscribe.
+    FirstIsDeaf,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -64,6 +90,8 @@ pub struct Configuration {
     /// How many more ids each client has, for requests that go on under a new id.
     pub spares: usize,
     pub budget: Budget,
+    pub reach: Reach,
+    pub listening: Listening,
     pub rules: Rules,
 }
 
@@ -76,6 +104,8 @@ impl Configuration {
             permits: &[],
             spares: 1,
             budget,
+            reach: Reach::Presence,
+            listening: Listening::Counted,
             rules: Rules::ALL,
         }
     }
@@ -89,8 +119,25 @@ impl Configuration {
         }
     }
 
+    /// The same clients with other faults.
+    pub const fn with(self, name: &'static str, budget: Budget) -> Configuration {
+        Configuration { name, budget, ..self }
+    }
+
     pub const fn with_callers(self, callers: &'static [usize]) -> Configuration {
         Configuration { callers, ..self }
+    }
+
+    /// The same with notes of absence in the place of presence records.
+    pub const fn by_absence(self) -> Configuration {
+        Configuration {
+            reach: Reach::Absence,
+            ..self
+        }
+    }
+
+    pub const fn listening(self, listening: Listening) -> Configuration {
+        Configuration { listening, ..self }
     }
 
     pub const fn without(self, rule: Rule) -> Configuration {

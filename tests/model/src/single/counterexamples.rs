@@ -26,7 +26,7 @@ pub struct Unbroken {
     pub why: &'static str,
 }
 
-const fn example(
+pub(crate) const fn example(
     without: &'static [Rule],
     configuration: Configuration,
     violates: &'static str,

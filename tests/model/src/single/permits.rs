@@ -1,6 +1,6 @@
 //! Configurations of semaphores and read/write locks.
 
-use crate::single::configuration::{Budget, Configuration};
+use crate::single::configuration::{Budget, Configuration, Listening, Reach};
 use crate::single::rules::{Rule, Rules};
 use crate::single::state::Permits;
 
@@ -13,6 +13,8 @@ impl Configuration {
             permits: &[READER, READER, WRITER],
             spares: 1,
             budget,
+            reach: Reach::Presence,
+            listening: Listening::Counted,
             // A reply to a request for permits tells of no other grant.
             rules: Rules::ALL.without(Rule::TellOwnGrant),
         }
@@ -74,6 +76,9 @@ const MIXED: &[Permits] = &[
     permits(2, 4),
 ];
 pub const CAPACITIES: Configuration = CALM.for_callers(&[1, 4], MIXED);
+
+/// Two clients with a reader and a writer each, one of which dies.
+pub const CRASH_OF_MANY: Configuration = CRASH.for_callers(&[2, 2], &[READER, WRITER, READER, WRITER]);
 
 /// Each client names a smaller and a larger capacity.
 pub const MIXED_CLIENTS: Configuration = Configuration {
@@ -171,7 +176,7 @@ pub const LARGE: [Configuration; 8] = [
     MIXED_CLIENTS,
     DISCONNECT.with_mixed_client(),
     CRASH.for_callers(&[1, 1, 1], &[READER, WRITER, READER]),
-    CRASH.for_callers(&[2, 2], &[READER, WRITER, READER, WRITER]),
+    CRASH_OF_MANY,
     Configuration::of_permits(
         "two crashes, lost timers",
         Budget {

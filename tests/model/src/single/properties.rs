@@ -24,6 +24,8 @@ pub const NO_STARVING: &str = "nobody is overtaken for good";
 pub const NOT_LEFT_FREE: &str =
     "no script leaves free what the first reachable request in the queue waits for";
 pub const CLAIM_WINDOW: &str = "an unread push delays nobody for a whole lease";
+pub const NOT_PASSED_OVER: &str = "nobody is passed over who listens, and has asked since a grant ran out";
+pub const ONE_CLAIM_WINDOW: &str = "a client that left a grant unclaimed gets no other before it asks again";
 
 /// What must hold of permits too, beside that of a lock.
 pub fn of_permits() -> [Property<Protocol>; 4] {
@@ -55,6 +57,10 @@ pub fn all() -> Vec<Property<Protocol>> {
         Property::always(NEWEST_FENCE, |_, state: &State| !state.history.went_back),
         Property::always(NO_OVERTAKING, |_, state: &State| !state.history.overtaken),
         Property::always(NOT_LEFT_FREE, |_, state: &State| !state.history.left_free),
+        Property::always(NOT_PASSED_OVER, |_, state: &State| !state.history.passed_over),
+        Property::always(ONE_CLAIM_WINDOW, |_, state: &State| {
+            !state.history.granted_to_silent
+        }),
         Property::always(NO_LOST_WAKE_UP, |model: &Protocol, state: &State| {
             !somebody_waits(state) || !is_quiet(model, state) || somebody_expires(model, state)
         }),

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use stateright::{Model, Property};
 
-use crate::single::configuration::Configuration;
+use crate::single::configuration::{Configuration, Listening, Reach};
 use crate::single::properties;
 use crate::single::rules::Rule;
 use crate::single::state::{
@@ -48,6 +48,8 @@ pub enum Action {
     TimerRunsOutEarly(RequestId),
     TimersAreLost,
     RecordExpires(ClientId),
+    NoteIsWritten(ClientId),
+    NoteIsLost(ClientId),
     StuckCallVanishes(ClientId, usize),
     ConnectionBreaks(ClientId),
     SubscriptionBreaks(ClientId),
@@ -76,6 +78,10 @@ impl Protocol {
         self.configuration.permits.is_empty()
     }
 
+    pub fn is_by_absence(&self) -> bool {
+        self.configuration.reach == Reach::Absence
+    }
+
     pub fn client_of(&self, request: RequestId) -> ClientId {
         self.clients[request]
     }
@@ -102,8 +108,22 @@ impl Protocol {
 
     /// Whether the server can tell the client of this request.
     pub fn is_reachable(&self, state: &State, request: RequestId) -> bool {
-        let presence = state.server.presence[self.client_of(request)];
-        presence.record && presence.subscriber
+        let client = self.client_of(request);
+        self.counts_as_there(state, client) && self.counts_as_listener(state, client)
+    }
+
+    /// Whether the client counts as alive, whether it listens or not.
+    pub fn counts_as_there(&self, state: &State, client: ClientId) -> bool {
+        let presence = state.server.presence[client];
+        match self.configuration.reach {
+            Reach::Presence => presence.record,
+            Reach::Absence => !presence.absent,
+        }
+    }
+
+    pub fn counts_as_listener(&self, state: &State, client: ClientId) -> bool {
+        let uncounted = self.configuration.listening == Listening::Uncounted;
+        state.server.presence[client].subscriber || uncounted
     }
 
     /// Records whether a request in the queue was there before the one that got the permits. `used` is how
@@ -150,7 +170,8 @@ impl Protocol {
             let driven = self
                 .waiting(state, client)
                 .any(|request| state.requests[request].ticket.is_some());
-            if driven && !this.subscribed {
+            let is_deaf = client == 0 && self.configuration.listening == Listening::FirstIsDeaf;
+            if driven && !this.subscribed && !is_deaf {
                 actions.push(Action::ClientSubscribes(client));
             }
             let idle = this.calls.is_empty() && this.replies.is_empty();
@@ -241,6 +262,11 @@ impl Protocol {
                     Action::RecordExpires(client),
                 ),
                 (
+                    budget.stray_notes,
+                    self.is_by_absence() && !state.server.presence[client].absent,
+                    Action::NoteIsWritten(client),
+                ),
+                (
                     budget.slowness,
                     this.clone().unread_grants().any(|grant| !grant.late),
                     Action::ClientReadsLate(client),
@@ -248,7 +274,7 @@ impl Protocol {
                 (budget.crashes, true, Action::ClientCrashes(client)),
                 (
                     budget.polls,
-                    this.registered && self.waiting(state, client).next().is_some(),
+                    (this.registered || self.is_by_absence()) && self.waiting(state, client).next().is_some(),
                     Action::ClientPollsWithoutReason(client),
                 ),
             ];
@@ -258,6 +284,11 @@ impl Protocol {
                     .filter(|(left, can, _)| *left > 0 && *can)
                     .map(|(_, _, action)| action),
             );
+        }
+        for (client, presence) in state.server.presence.iter().enumerate() {
+            if budget.lost_notes > 0 && presence.absent {
+                actions.push(Action::NoteIsLost(client));
+            }
         }
         for hold in state
             .server
@@ -384,6 +415,16 @@ impl Model for Protocol {
                 state.server.presence[client].record = false;
                 // By its own clock the client knew this before.
                 state.clients[client].registered = false;
+            }
+            Action::NoteIsWritten(client) => {
+                state.budget.stray_notes -= 1;
+                state.server.presence[client].absent = true;
+                state.clients[client].is_silent = true;
+            }
+            Action::NoteIsLost(client) => {
+                state.budget.lost_notes -= 1;
+                state.server.presence[client].absent = false;
+                state.clients[client].is_silent = false;
             }
             Action::StuckCallVanishes(client, index) => drop(state.clients[client].stuck.remove(index)),
             Action::ConnectionBreaks(client) => {

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::single::configuration::Reach;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
     ReleaseNamesFence,
@@ -42,10 +44,15 @@ pub enum Rule {
     RebuildTimers,
     /// The client in `src/engine/waitlist.rs` does not do this yet.
     KeepEarlierTicket,
+    /// This and the following ones are explained in `absence.rs`.
+    NoteUnreachable,
+    NoteUnclaimed,
+    CallRemovesNote,
+    SayComeBack,
 }
 
 impl Rule {
-    pub const ALL: [Rule; 37] = [
+    pub const ALL: [Rule; 41] = [
         Rule::ReleaseNamesFence,
         Rule::NewIdAfterWithdrawal,
         Rule::WithdrawAfterSuccess,
@@ -83,7 +90,22 @@ impl Rule {
         Rule::TimersAreEarly,
         Rule::RebuildTimers,
         Rule::KeepEarlierTicket,
+        Rule::NoteUnreachable,
+        Rule::NoteUnclaimed,
+        Rule::CallRemovesNote,
+        Rule::SayComeBack,
     ];
+
+    /// Whether the rule is one of the scripts that know their clients in this way.
+    pub fn is_of(self, reach: Reach) -> bool {
+        match self {
+            Rule::AnswerNotRegistered | Rule::RemoveRecord => reach == Reach::Presence,
+            Rule::NoteUnreachable | Rule::NoteUnclaimed | Rule::CallRemovesNote | Rule::SayComeBack => {
+                reach == Reach::Absence
+            }
+            _ => true,
+        }
+    }
 }
 
 impl fmt::Display for Rule {
@@ -129,7 +151,11 @@ impl fmt::Display for Rule {
             Rule::OneFenceEach => "each hold has a fence of its own",
             Rule::TimersAreEarly => "a timer that runs out is compared with the deadline",
             Rule::RebuildTimers => "lost timers are made again",
+            Rule::NoteUnreachable => "a client that does not listen is noted absent (permits)",
+            Rule::NoteUnclaimed => "a client whose grant runs out unclaimed is noted absent",
+            Rule::CallRemovesNote => "a call that queues removes the note that its client is absent",
             Rule::KeepEarlierTicket => "a client keeps the earlier of two tickets that it is told",
+            Rule::SayComeBack => "a call that removes a note has the other waiters ask again (permits)",
         })
     }
 }

@@ -66,11 +66,16 @@ impl Protocol {
             let was_queued = false;
             // Other holds may have been over.
             self.hand_over(state, None);
-            return Answer::Granted { grant, was_queued };
+            return Answer::Granted {
+                grant,
+                was_queued,
+                come_back: false,
+            };
         }
-        if mode == Mode::Poll && !state.server.presence[client].record && self.has(Rule::AnswerNotRegistered)
-        {
-            let seen = state.server.presence[client].subscriber;
+        let presence = state.server.presence[client];
+        let is_registered = presence.record || self.is_by_absence();
+        if mode == Mode::Poll && !is_registered && self.has(Rule::AnswerNotRegistered) {
+            let seen = presence.subscriber;
             return Answer::NotRegistered { seen };
         }
         if self.is_lock() {
@@ -91,6 +96,10 @@ impl Protocol {
             }
         }
         state.server.queue.sort_unstable();
+        let was_absent = state.server.presence[client].absent && self.has(Rule::CallRemovesNote);
+        state.server.presence[client].absent &= !was_absent;
+        state.clients[client].is_silent = false;
+        let come_back = was_absent && !self.is_lock() && self.has(Rule::SayComeBack);
         let is_granted = self.hand_over(state, Some(request));
         if let Some(grant) = state.server.grant_of(request).filter(|_| is_granted) {
             if !state
@@ -103,10 +112,14 @@ impl Protocol {
                 state.server.next_ticket = next_ticket;
             }
             let was_queued = !enqueued;
-            return Answer::Granted { grant, was_queued };
+            return Answer::Granted {
+                grant,
+                was_queued,
+                come_back,
+            };
         }
         let server = &mut state.server;
-        if mode != Mode::Wait {
+        if mode != Mode::Wait && !self.is_by_absence() {
             server.presence[client].record = true;
         }
         let place = server.queue.iter().find(|&&(_, queued)| queued == request);
@@ -119,6 +132,7 @@ impl Protocol {
             enqueued,
             own_grant: own_grant.filter(|_| self.has(Rule::TellOwnGrant)),
             seen: server.presence[client].subscriber,
+            come_back,
         }
     }
 
@@ -145,6 +159,11 @@ impl Protocol {
             state.server.queue.retain(|&(_, queued)| queued != request);
         }
         self.hand_over(state, None);
+        if state.server.queue.is_empty() {
+            // Nobody is left whom a note would pass over.
+            let presence = state.server.presence.iter_mut();
+            presence.for_each(|presence| presence.absent = false);
+        }
         place.is_some()
     }
 
@@ -203,6 +222,10 @@ impl Protocol {
             let client = self.client_of(hold.request);
             if client != caller && (hold.pushed || self.is_lock()) {
                 state.server.presence[client].record = false;
+            }
+            if client != caller && hold.pushed {
+                state.clients[client].is_silent = true;
+                state.server.presence[client].absent |= self.is_by_absence() && self.has(Rule::NoteUnclaimed);
             }
         }
     }
@@ -269,6 +292,7 @@ impl Protocol {
                 if mine {
                     is_granted = true;
                 } else {
+                    state.history.granted_to_silent |= state.clients[client].is_silent;
                     tell(state, client, grant, &mut told);
                 }
                 self.note_overtaken(state, place, used);
@@ -280,8 +304,8 @@ impl Protocol {
                 }
                 continue;
             }
-            let record = state.server.presence[client].record;
-            if record && state.clients[client].subscribed && !self.has(Rule::CountBeforePublishing) {
+            let counts = self.counts_as_there(state, client);
+            if counts && state.clients[client].subscribed && !self.has(Rule::CountBeforePublishing) {
                 // The client receives the message all the same, at a replica.
                 tell(state, client, grant, &mut told);
                 if self.has(Rule::OwnFences) {
@@ -292,6 +316,14 @@ impl Protocol {
             state.requests[request].missed_turn = true;
             if self.has(Rule::RemoveRecord) {
                 state.server.presence[client].record = false;
+            }
+            if self.is_by_absence() {
+                let is_silent = state.clients[client].is_silent;
+                let could_be_told = self.is_lock() && self.counts_as_listener(state, client);
+                state.history.passed_over |= could_be_told && !is_silent;
+                // Of a lock, the first request of a client to be passed over is the first in the queue. Its
+                // client polls with it, and hears that all have lost their places.
+                state.server.presence[client].absent |= !self.is_lock() && self.has(Rule::NoteUnreachable);
             }
             if !self.has(Rule::RemoveUnreachable) {
                 passed_over.push(place);

@@ -69,6 +69,8 @@ pub enum Timer {
 pub struct Presence {
     /// The client has a presence record, and counts as alive.
     pub record: bool,
+    /// The client is noted absent.
+    pub absent: bool,
     /// A connection has subscribed to its channel on this server, though its other end may be gone.
     pub subscriber: bool,
 }
@@ -90,6 +92,8 @@ pub struct Client {
     /// Calls on closed connections. They may still run at any time and in any order, and their replies are
     /// lost.
     pub stuck: Vec<Call>,
+    /// History: a grant to this client ran out unclaimed, and it has asked for nothing since.
+    pub is_silent: bool,
 }
 
 /// One acquire call of a user, or its continuation under a new id.
@@ -217,6 +221,8 @@ pub enum Answer {
         grant: Grant,
         /// This call granted the lock, and found the request in the queue.
         was_queued: bool,
+        /// The client was noted absent until this call.
+        come_back: bool,
     },
     Queued {
         ticket: Ticket,
@@ -226,6 +232,8 @@ pub enum Answer {
         own_grant: Option<Grant>,
         /// The server sees a subscription of the client.
         seen: bool,
+        /// The client was noted absent until this call.
+        come_back: bool,
     },
     NotRegistered {
         seen: bool,
@@ -248,6 +256,10 @@ pub struct History {
     pub overtaken_often: bool,
     /// A script ended with enough permits free for the first reachable request in the queue.
     pub left_free: bool,
+    /// A client that had left a grant unclaimed got another one before it asked again.
+    pub granted_to_silent: bool,
+    /// A lock was not given to a client that listens and is not silent.
+    pub passed_over: bool,
 }
 
 impl State {
