@@ -36,6 +36,7 @@ fn violated(configuration: &impl Configuration) -> Option<&'static str> {
 }
 
 #[test]
+#[ignore = "a design to come, and it takes a minute"]
 fn a_protocol_with_notes_of_absence_breaks_a_promise_without_the_rule() {
     let is_of_absence = |rules: &[Rule]| rules.iter().all(|rule| rule.is_of(Reach::Absence));
     for example in single::counterexamples::COUNTEREXAMPLES {
