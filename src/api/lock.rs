@@ -19,6 +19,8 @@ use crate::engine::counters::Outcome;
 use crate::engine::metrics::Group;
 use crate::engine::options::{LockOptions, check_group};
 use crate::protocol::keys::Keys;
+#[cfg(doc)]
+use crate::types::error::Error;
 use crate::types::error::{Invalid, Result};
 use crate::types::fence::Fence;
 use crate::types::owner::Owner;
