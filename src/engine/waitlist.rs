@@ -92,7 +92,8 @@ impl State {
         let Some(waiter) = self.waiters.get_mut(&number) else {
             return Progress::Settled;
         };
-        waiter.wait.ticket = contended.ticket;
+        // A call that was sent without a ticket may have queued the request again, at a later place.
+        waiter.wait.ticket = [waiter.wait.ticket, contended.ticket].into_iter().flatten().min();
         if std::mem::replace(&mut waiter.was_queued, true) && contended.enqueued {
             waiter.wait.group.missed_turn();
         }

@@ -650,6 +650,55 @@ async fn turn_missed_before_ticket_reply_is_recovered_at_once() {
     assert_eq!(fixture.store.queued(), 2);
 }
 
+/// Race: A request asks again before it knows its ticket, and has missed its turn by then.
+#[tokio::test(start_paused = true)]
+async fn turn_missed_before_a_second_call_is_recovered_at_the_earlier_ticket() {
+    // Both replies are read after the second call, in this order or in the other one.
+    for in_order in [true, false] {
+        let fixture = Fixture::new();
+        // From now on, the client listens.
+        let guard = fixture.other.acquire().await.unwrap();
+        handed_over(guard, fixture.waiter().await).await;
+
+        let guard = fixture.other.acquire().await.unwrap();
+        let (client, waitlist) = (fixture.waitlists().client(), fixture.waitlist());
+        let (request, mut outcome) = fixture.newcomer();
+        waitlist.forget_registration();
+        let first = waitlist.prepare(request.number(), false).unwrap();
+        let second = waitlist.prepare(request.number(), false).unwrap();
+        let told_first = client.acquire(first.call, &first.pending).await.unwrap();
+        fixture.store.forget_records();
+        let (next, later) = (fixture.other.acquire(), fixture.other.acquire());
+        let next = tokio::spawn(async move { next.await.unwrap() });
+        settle().await;
+        released(guard).await;
+        let guard = granted(next).await;
+        sleep(Duration::from_millis(1)).await;
+        let later = tokio::spawn(async move { later.await.unwrap() });
+        settle().await;
+        sleep(Duration::from_millis(1)).await;
+        let told_second = client.acquire(second.call, &second.pending).await.unwrap();
+
+        let mut replies = [(first.context, told_first), (second.context, told_second)];
+        if !in_order {
+            replies.reverse();
+        }
+        for (context, answer) in replies {
+            waitlist.on_reply(context, &answer.at, answer.reply);
+        }
+        sleep(client.options.poll_interval() + 2 * JITTER).await;
+        released(guard).await;
+        settle().await;
+        let mine = outcome.try_recv();
+        assert!(
+            matches!(mine, Ok(WaitOutcome::Done(Ok(_)))),
+            "in order: {in_order}, {mine:?}"
+        );
+        drop(mine);
+        released(granted(later).await).await;
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn after_a_reconnect_a_push_is_only_a_reason_to_ask() {
     let fixture = Fixture::new();
