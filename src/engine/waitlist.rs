@@ -80,11 +80,15 @@ impl State {
         mode == Mode::Register && self.registration.is_some() && self.waiters.len() > 1
     }
 
-    /// Whether this reply shows that the other waiters have lost their places: its request was not in the
-    /// queue although it had been. That also holds if the request has heard of its grant before this reply.
-    fn others_lost_places(&self, context: &CallContext, contended: &Contended) -> bool {
-        let mine = usize::from(self.waiters.contains_key(&context.number));
-        contended.enqueued && context.again && self.waiters.len() > mine
+    /// Whether this reply shows that waiters have lost their places: its request was not in the queue
+    /// although it had been. That also holds if the request has heard of its grant before this reply.
+    fn lost_places(&self, context: &CallContext, contended: &Contended) -> bool {
+        let waiter = self.waiters.get(&context.number);
+        let others_lost_theirs = context.again && self.waiters.len() > usize::from(waiter.is_some());
+        // A second call, sent without the ticket, has queued the request at a later place.
+        let is_displaced =
+            waiter.is_some_and(|waiter| waiter.was_queued && waiter.wait.ticket != contended.ticket);
+        contended.enqueued && (others_lost_theirs || is_displaced)
     }
 
     /// Notes the place of a request, if it still waits.
@@ -646,7 +650,7 @@ impl Waitlist {
             let since = at.sent;
             state.registration = Some(Registration { since, epoch });
         }
-        let all_ask = state.others_lost_places(&context, &contended);
+        let all_ask = state.lost_places(&context, &contended);
         if all_ask {
             state.schedule.ask_all();
         }
