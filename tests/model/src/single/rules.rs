@@ -42,7 +42,6 @@ pub enum Rule {
     OneFenceEach,
     TimersAreEarly,
     RebuildTimers,
-    /// The client in `src/engine/waitlist.rs` does not do this yet.
     KeepEarlierTicket,
     /// This and the following ones are explained in `absence.rs`.
     NoteUnreachable,
