@@ -236,8 +236,8 @@ impl Votes {
 
     /// Ends the hold if too few leases last, by the local clock. Returns until when enough of them do.
     ///
-    /// A look ends the hold, and not its keeper alone, since a vote that comes or is renewed between the two
-    /// would bring back what a caller has seen lost.
+    /// Any caller that finds the hold over ends it. If only the keeper did, a vote that is renewed before the
+    /// keeper looks would bring back a hold that a caller has already seen lost.
     pub(crate) fn end_if_over(&self) -> Result<LocalTime, Lost> {
         let mut state = locked(&self.state);
         if let Some(reason) = state.over {

@@ -321,8 +321,8 @@ impl Protocol {
                 let is_silent = state.clients[client].is_silent;
                 let could_be_told = self.is_lock() && self.counts_as_listener(state, client);
                 state.history.passed_over |= could_be_told && !is_silent;
-                // Of a lock, the first request of a client to be passed over is the first in the queue. Its
-                // client polls with it, and hears that all have lost their places.
+                // In the queue of a lock, the request that is passed over comes before all others of its
+                // client. The client polls with it, and hears that all have lost their places.
                 state.server.presence[client].absent |= !self.is_lock() && self.has(Rule::NoteUnreachable);
             }
             if !self.has(Rule::RemoveUnreachable) {
