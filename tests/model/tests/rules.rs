@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use fairlock_model::quorum::configuration::{DISCONNECT, RESTART, two_clients};
+use fairlock_model::quorum::properties::LARGER_FENCES;
 use fairlock_model::search::{Configuration, Limits};
 use fairlock_model::single::configuration::Reach;
 use fairlock_model::single::rules::Rule;
@@ -28,6 +30,13 @@ fn a_quorum_without_the_rule_breaks_a_promise() {
         let found = violated(&example.configuration);
         assert_eq!(found, Some(example.violates), "without {:?}", example.without);
     }
+}
+
+/// Why there are floors. One server that forgets is enough, so this is no matter of a majority.
+#[test]
+fn a_waiter_with_a_ticket_in_place_of_a_floor_gets_a_smaller_fence_once_one_server_has_forgotten() {
+    assert_eq!(violated(&two_clients(DISCONNECT).by_tickets()), None);
+    assert_eq!(violated(&two_clients(RESTART).by_tickets()), Some(LARGER_FENCES));
 }
 
 fn violated(configuration: &impl Configuration) -> Option<&'static str> {

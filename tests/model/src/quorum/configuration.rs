@@ -87,12 +87,21 @@ pub struct Configuration {
     pub fences: [Fence; SERVERS],
     /// The rule that is switched off.
     pub without: Option<Rule>,
+    /// Grants have their request's ticket as their least fence, in place of floors.
+    pub by_tickets: bool,
 }
 
 impl Configuration {
     /// The same on servers that have granted the lock before, some more often than others.
     pub const fn with_fences(self, fences: [Fence; SERVERS]) -> Configuration {
         Configuration { fences, ..self }
+    }
+
+    pub const fn by_tickets(self) -> Configuration {
+        Configuration {
+            by_tickets: true,
+            ..self
+        }
     }
 
     pub const fn without(self, rule: Rule) -> Configuration {
@@ -113,6 +122,7 @@ pub const fn two_clients(budget: Budget) -> Configuration {
         budget,
         fences: NONE_GRANTED,
         without: None,
+        by_tickets: false,
     }
 }
 
@@ -122,6 +132,7 @@ pub const fn three_clients(budget: Budget) -> Configuration {
         budget,
         fences: NONE_GRANTED,
         without: None,
+        by_tickets: false,
     }
 }
 

@@ -83,7 +83,7 @@ impl Protocol {
         }
         this.queue = Default::default();
         this.mute = self.has(Rule::MuteAfterForgetting);
-        if !self.has(Rule::FencesOutliveMemory) {
+        if !self.has(Rule::FencesOutliveMemory) || self.configuration.by_tickets {
             this.fence = 0;
         }
         for client in self.clients() {

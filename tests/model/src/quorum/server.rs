@@ -159,7 +159,11 @@ impl Protocol {
     ) {
         while state.servers[server].hold.is_none() && !state.servers[server].queue.is_empty() {
             let this = &mut state.servers[server];
-            let Place { client, attempt, .. } = this.queue.remove(0);
+            let Place {
+                client,
+                attempt,
+                ticket,
+            } = this.queue.remove(0);
             let is_pushed = caller != Some((client, attempt));
             if is_pushed && this.voters[usize::from(client)].is_cut_off {
                 continue;
@@ -168,7 +172,12 @@ impl Protocol {
                 reach = Reach::Everybody;
                 continue;
             }
-            this.fence = floor.max(this.fence + 1);
+            let least = if self.configuration.by_tickets {
+                ticket
+            } else {
+                floor
+            };
+            this.fence = least.max(this.fence + 1);
             this.hold = Some(Hold { client, attempt });
             let fence = this.fence;
             if is_pushed && state.client(client).asks() {
