@@ -1,7 +1,8 @@
 //! Mutation tests: each edit removes one guard from a copy of the tree, and then some test must fail.
 //!
-//! Edits quote the code, and the code changes. So the run first reports all edits that no longer apply, which
-//! allows fixing them at once after a renaming. A whole run takes long: `scripts/campaign mutants`.
+//! Edits quote the code, and the code changes. So an edit quotes little, and names the function in which that
+//! stands once. The run first reports all edits that no longer apply, which allows fixing them at once after
+//! a renaming. A whole run takes long: `scripts/campaign mutants`.
 
 mod cli;
 mod client;
@@ -20,6 +21,7 @@ mod store;
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::ops::Range;
 use std::path::Path;
 
 /// The removal of one guard.
@@ -28,7 +30,9 @@ struct Edit {
     /// The rule that no longer holds.
     rule: &'static str,
     file: &'static str,
-    /// This text is in the file exactly once.
+    /// The function that is edited. Without one, it is any part of the file.
+    function: Option<&'static str>,
+    /// This text is there exactly once.
     cut: &'static str,
     put: &'static str,
     /// Arguments of `cargo test`, with the quickest first. At least one of these runs must fail.
@@ -47,6 +51,7 @@ const fn edit(
     Edit {
         rule,
         file,
+        function: None,
         cut,
         put,
         tests,
@@ -63,6 +68,14 @@ impl Edit {
         }
     }
 
+    /// An edit within the only function of this name.
+    const fn within(self, function: &'static str) -> Edit {
+        Edit {
+            function: Some(function),
+            ..self
+        }
+    }
+
     fn check(&self) -> Result<String, String> {
         // The text is empty if the file is gone.
         let text = fs::read_to_string(root().join(self.file)).unwrap_or_default();
@@ -70,14 +83,49 @@ impl Edit {
     }
 
     fn applied_to(&self, text: &str) -> Result<String, String> {
-        match text.matches(self.cut).count() {
-            1 if self.cut != self.put => Ok(text.replacen(self.cut, self.put, 1)),
-            found => Err(format!(
-                "{}: {:?} occurs {found} times ({})",
-                self.file, self.cut, self.rule
-            )),
+        let Edit { cut, put, rule, .. } = self;
+        let wrong = |what: String| Err(format!("{}: {what} ({rule})", self.file));
+        let part = match self.function {
+            None => 0..text.len(),
+            Some(name) => match &*functions(text, name) {
+                [part] => part.clone(),
+                found => return wrong(format!("{} functions have the name {name:?}", found.len())),
+            },
+        };
+        match text[part.clone()].matches(cut).count() {
+            1 if cut != put => {
+                let edited = text[part.clone()].replacen(cut, put, 1);
+                Ok([&text[..part.start], &edited, &text[part.end..]].concat())
+            }
+            found => wrong(format!("{cut:?} occurs {found} times")),
         }
     }
+}
+
+/// The places of the functions with this name, in Rust or Lua.
+fn functions(text: &str, name: &str) -> Vec<Range<usize>> {
+    let begins = ["fn ", "function ", "."].map(|before| format!("{before}{name}"));
+    let mut found = Vec::new();
+    let (mut start, mut open) = (0, None);
+    for line in text.split_inclusive('\n') {
+        let code = line.trim_start();
+        let indent = line.len() - code.len();
+        let is_begin = |begin: &String| {
+            line.find(begin.as_str())
+                .is_some_and(|at| line[at + begin.len()..].starts_with(['(', '<']))
+        };
+        let is_function = code.contains("fn ") || code.contains("function ");
+        match open {
+            None if is_function && begins.iter().any(is_begin) => open = Some((start, indent)),
+            Some((from, at)) if indent == at && ["}", "end"].contains(&code.trim_end()) => {
+                found.push(from..start + line.len());
+                open = None;
+            }
+            _ => {}
+        }
+        start += line.len();
+    }
+    found
 }
 
 fn edits() -> impl Iterator<Item = &'static Edit> {

@@ -27,17 +27,17 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a part of the lifetime is left for failures", CREDENTIALS, "lifetime / 3 * 2 - ", "lifetime / 8 * 9 - ", &["--lib credentials"]),
     edit("a lifetime may be endless", CREDENTIALS,
         "lifetime.clamp(SHORTEST_LIFETIME, LONGEST_LIFETIME)", "lifetime.max(SHORTEST_LIFETIME)", &["--lib credentials"]),
-    edit("a renewal that fails is repeated", CREDENTIALS, "                backoff.pause().await;\n", "                break None;\n", ROTATING),
+    edit("a renewal that fails is repeated", CREDENTIALS, "backoff.pause().await;", "break None;", ROTATING).within("keep_up"),
     edit("a wrong password may be right later", FAILURE, "error.to_string().contains(\"WRONGPASS\")", "error.to_string().is_empty()", ROTATING),
     edit("a command connection authenticates again", SUPERVISOR, "never = &mut authenticated => match never {},", "never = &mut authenticated, if false => match never {},", ROTATING),
     edit("a subscriber connection is replaced before its credentials expire", SUBSCRIBER,
         "next = &mut successor => {", "next = &mut successor, if false => {", ROTATING),
     edit("a subscriber connection is replaced again and again", SUBSCRIBER,
-        "                    successor.set(self.successor_of(connection));\n", "                    successor.set(self.successor_of(connection)); std::future::pending::<()>().await;\n", ROTATING),
-    edit("the next subscriber connection has the subscriptions", SUCCESSION, "        self.todo.push_front(former);\n", "        drop(former);\n", ROTATING),
+        "successor.set(self.successor_of(connection));", "successor.set(self.successor_of(connection)); std::future::pending::<()>().await;", ROTATING).within("serve"),
+    edit("the next subscriber connection has the subscriptions", SUCCESSION, "self.todo.push_front(former);", "drop(former);", ROTATING).within("move_to"),
     edit("the messages of the next subscriber connection are heard", SUBSCRIBER,
         "if let Some(messages) = connection.make_room(self.channels.len()) {", "if let Some(messages) = connection.make_room(self.channels.len()).filter(|_| self.todo.is_empty()) {", ROTATING),
     edit("the former subscriber connection is read to its end", SUCCESSION,
-        "        *missed |= connection.unless_lost(pong).await.is_err();\n", "        drop(pong); let _ = missed;\n", ROTATING)
+        "*missed |= connection.unless_lost(pong).await.is_err();", "drop(pong); let _ = missed;", ROTATING).within("move_to")
         .equal("a message would have to be on its way over the former connection for longer than a round trip over the next"),
 ];

@@ -31,7 +31,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("in memory, too, a hold that ran out may have used all of its fences", MEMORY_LOCK,
         "self.owner.as_ref().map_or(0, |_| RESERVED)", "0", &["--lib rules::tests", "--lib memory::tests"]),
     edit("those that wait are callers", "src/api/lock/asking.rs", "        let _permit = lock.place().count_caller()?;\n", "", LOCAL),
-    edit("a wait in the local queue ends at its bound", LOCAL_QUEUE, "            () = self.place().bound(&tenure.hold, began, until) => {}\n", "            () = self.place().bound(&tenure.hold, began, until), if false => {}\n", LOCAL),
+    edit("a wait in the local queue ends at its bound", LOCAL_QUEUE, "() = self.place().bound(&tenure.hold, began, until) => {}", "() = self.place().bound(&tenure.hold, began, until), if false => {}", LOCAL).within("acquire"),
     edit("a try makes no call while the lock is wanted here", LOCAL_QUEUE,
         "if let Some(busy) = self.busy(&tenure) {", "if let Some(busy) = self.busy::<Turn>(&tenure).filter(|_| false) {", LOCAL),
     edit("a tenure that nobody waits for is given up", LOCAL_QUEUE,
