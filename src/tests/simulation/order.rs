@@ -143,14 +143,14 @@ pub(super) fn of_queue(
             granted.insert((belief.lock, belief.fence), (ticket, belief));
         }
     }
-    let mut first: Option<(usize, u64, &Belief)> = None;
+    // By lock and capacity: the last grant. A request may be overtaken by one with a larger capacity.
+    let mut last: BTreeMap<(usize, u32), (u64, &Belief)> = BTreeMap::new();
     for ((lock, _), (ticket, belief)) in granted {
-        match first {
-            Some((of, before, other)) if of == lock && before > ticket => {
-                wrong.push(format!("overtaken: {belief:?} by {other:?}"));
-            }
-            _ => {}
+        let capacity = RequestId::from_wire(belief.owner.as_str()).map_or(1, |request| request.capacity());
+        let before = last.range((lock, 0)..=(lock, capacity));
+        for (_, (_, other)) in before.filter(|(_, (before, _))| *before > ticket) {
+            wrong.push(format!("overtaken: {belief:?} by {other:?}"));
         }
-        first = Some((lock, ticket, belief));
+        last.insert((lock, capacity), (ticket, belief));
     }
 }
