@@ -3,47 +3,42 @@
 -- Called by every acquire call of a client. The same request calls it again after an unknown outcome, after a
 -- reconnect, and as the poll that each waitlist sends from time to time.
 --
--- Returns `status request now deadline` and the words given here. Times are in ms of the server's clock. The
--- status is NEWER_FORMAT or one of these:
+-- Returns `status request now deadline` and the words given here. The status is NEWER_FORMAT or one of these:
 local GRANTED = '1'         -- fence pushed was_queued; granted by this call, or (with the same fence) by an
                             -- earlier one
 local QUEUED = '2'          -- ticket ahead enqueued seen own_grant fence deadline pushed
 local BUSY = '3'            -- the same words, for a try, which is never queued
 local EXPIRED_CALL = '4'    -- nothing done: the call came after its `not_after`
-local NOT_REGISTERED = '5'  -- seen; nothing done: the client has no presence record, so all its requests must
-                            -- come back
-local INCOMPLETE = '6'      -- a bound was reached, with the lock free: call again
-local ELSEWHERE = '7'       -- nothing done: the queue decides, and this is a call for the lock alone
-local FULL = '8'            -- nothing done: this owner has as many holds as one may have
-local CLOCK_BEHIND = '9'    -- nothing done: the floor is more than MAX_AHEAD_US ahead of the server's clock
+local INCOMPLETE = '5'      -- a bound was reached, with the lock free: call again
+local ELSEWHERE = '6'       -- nothing done: the queue decides, and this is a call for the lock alone
+local FULL = '7'            -- nothing done: this owner has as many holds as one may have
+local CLOCK_BEHIND = '8'    -- nothing done: the floor is more than MAX_AHEAD_US ahead of the server's clock
 -- `deadline` less `now` is the time until the lock can next be free. `ahead`: at most so many requests are
 -- queued before this one. `was_queued`: 1 if this call granted the lock, and found the request in the queue.
 -- `enqueued`: 1 if this call queued the request, or moved it forward to its ticket. `seen`: 1 if the server
 -- sees the client's subscription (polls only). `own_grant` and the words after it: the holder's grant, if the
 -- holder is a request of the same client, which may not have heard of it; else - 0 0 0.
 --
--- Writes the lock when it changes hands, when its owner gets one more hold, and when the first request is
--- queued; the queue when it queues; the client's presence record when it registers or polls.
+-- Writes the lock when it changes hands, when its owner gets one more hold, when the first request is queued,
+-- and when a client that was noted absent calls; the queue when it queues.
 -- Publishes to the next request in the queue when it finds the lock free and another request is before this
 -- one.
 
 -- KEYS[1]  hash: the lock
--- KEYS[2]  sorted set: the queue, request -> ticket (µs). A call for the lock alone leaves out this key and
---          the next one: there a cluster's slot is being moved, and only one key at a time is sure to be
---          found
--- KEYS[3]  sorted set: the clients, client -> alive until (ms)
-local lock_key, queue_key, clients_key = KEYS[1], KEYS[2], KEYS[3]
+-- KEYS[2]  sorted set: the queue, request -> ticket (µs). A call for the lock alone leaves it out: there a
+--          cluster's slot is being moved, and only one key at a time is sure to be found
+local lock_key, queue_key = KEYS[1], KEYS[2]
 -- ARGV[1]  string: the request
--- ARGV[2]  'try', 'wait', 'register' (wait, and write the presence record) or 'poll' (wait, and prolong it)
+-- ARGV[2]  'try', 'ask' (queue if the lock is held) or 'poll' (the same, and prolong the queue's TTL, and say
+--          whether the client listens)
 -- ARGV[3]  ms, of 10 digits: the lease of a grant to this call
 -- ARGV[4]  ms of the server's clock, of 13 digits: after it nothing new is done
--- ARGV[5]  ms: how long the presence record lives
--- ARGV[6]  string: the start of the clients' channels (lib/hand_over.lua)
--- ARGV[7]  µs of the server's clock: the ticket that the request had before; '' or nothing if it had none
--- ARGV[8]  only in a quorum, µs, of 16 digits: the floor, which is the least fence of a grant and takes the
+-- ARGV[5]  string: the start of the clients' channels (lib/hand_over.lua)
+-- ARGV[6]  µs of the server's clock: the ticket that the request had before; '' or nothing if it had none
+-- ARGV[7]  only in a quorum, µs, of 16 digits: the floor, which is the least fence of a grant and takes the
 --          place of the server's time. The ticket then counts as it is, even if it is later than now
 local request, mode, lease_ms, not_after = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
-local heartbeat_ms, channel_prefix, ticket_us, floor_us = ARGV[5], ARGV[6], ARGV[7], ARGV[8]
+local channel_prefix, ticket_us, floor_us = ARGV[5], ARGV[6], ARGV[7]
 
 local summary = redis.call('HGET', lock_key, 'hold') or ''
 if summary >= NEWER then

@@ -11,7 +11,7 @@ if summary >= NOT_RELEASED then
   -- there is nothing to settle then.
   if deadline <= now or deadline - now > string.sub(summary, LEASE, LEASE_END) + 0
     or string.sub(summary, HOLDS, HOLDS) ~= ONE or string.sub(summary, REQUEST) == request then
-    lock, held_until = load_holds(lock_key, clients_key, summary, now, request)
+    lock, held_until = load_holds(lock_key, summary, now, request)
     summary, deadline = lock.summary, lock.deadline
   end
 end
@@ -23,28 +23,21 @@ end
 if now > not_after then
   return EXPIRED_CALL .. ' ' .. request .. ' ' .. now .. ' ' .. deadline
 end
-if not queue_key and string.sub(summary, HAS_WAITERS, HAS_WAITERS) == YES then
+if not queue_key and string.sub(summary, HAS_WAITERS, HAS_WAITERS) >= YES then
   return ELSEWHERE .. ' ' .. request .. ' ' .. now .. ' ' .. deadline
 end
 local client, seen = string.sub(request, CLIENT, CLIENT_END), NO
 if mode == 'poll' then
   local pubsub_mode = string.sub(channel_prefix, PUBSUB_MODE, PUBSUB_MODE)
-  local channel, counted = string.sub(channel_prefix, PREFIX) .. client, nil
-  if pubsub_mode == SHARDED or pubsub_mode == MIGRATING then
-    counted = redis.call('PUBSUB', 'SHARDNUMSUB', channel)
-  else
-    counted = redis.call('PUBSUB', 'NUMSUB', channel)
-  end
+  local sharded = pubsub_mode == SHARDED or pubsub_mode == MIGRATING
+  local channel = string.sub(channel_prefix, PREFIX) .. client
+  local counted = redis.call('PUBSUB', sharded and 'SHARDNUMSUB' or 'NUMSUB', channel)
   seen = counted[2] > 0 and YES or NO
-  local alive_until = redis.call('ZSCORE', clients_key, client)
-  if not alive_until or alive_until <= now then
-    return NOT_REGISTERED .. ' ' .. request .. ' ' .. now .. ' ' .. deadline .. ' ' .. seen
-  end
 end
 -- The request has an owner of its own, and that owner holds the lock already.
 if deadline ~= FREE and string.sub(request, LAST) ~= ':'
   and string.sub(request, OWNER) == string.sub(summary, OWNER) then
-  lock = lock or load_holds(lock_key, clients_key, summary, now, request)
+  lock = lock or load_holds(lock_key, summary, now, request)
   if lock.count >= MAX_HOLDS then
     return FULL .. ' ' .. request .. ' ' .. now .. ' ' .. deadline
   end
@@ -74,12 +67,20 @@ if mode ~= 'try' and (deadline ~= FREE or queued > 0) then
   if redis.call('ZADD', queue_key, 'LT', 'CH', ticket_us, request) == 1 then
     -- The sum is one too many if the request was only moved.
     queued, enqueued = queued + 1, YES
-    if queued == 1 then
-      extend_ttl(queue_key, heartbeat_ms)
-    end
     if string.sub(summary, HAS_WAITERS, HAS_WAITERS) == NO then
-      summary = string.sub(summary, UNTIL, HAS_WAITERS - 1) .. YES .. string.sub(summary, HAS_WAITERS + 1)
+      summary = string.sub(summary, UNTIL, HAS_WAITERS - 1) .. YES .. string.sub(summary, HOLDS - 1)
       redis.call('HSET', lock_key, 'hold', summary)
+    end
+  end
+  if mode == 'poll' or queued == 1 then
+    extend_ttl(queue_key, 0)
+  end
+  -- A client that calls is not absent.
+  if string.sub(summary, HAS_WAITERS, HAS_WAITERS) == ABSENT then
+    lock = lock or {}
+    lock.absent = string.gsub(lock.absent or redis.call('HGET', lock_key, 'absent') or '', client .. ' ', '')
+    if deadline ~= FREE then
+      redis.call('HSET', lock_key, 'absent', lock.absent)
     end
   end
 end
@@ -89,29 +90,19 @@ if deadline == FREE then
   local more, _, grantee, grantee_ms, pushed = NO, nil, nil, nil, nil
   if queued > 0 then
     more, _, fence, grantee, deadline, grantee_ms, pushed =
-      hand_over(queue_key, clients_key, channel_prefix, fence, now, lock, request, lease_ms)
+      hand_over(lock_key, queue_key, channel_prefix, summary, fence, now, lock, request, lease_ms)
   end
   if more == YES then
     return INCOMPLETE .. ' ' .. request .. ' ' .. now .. ' 0'
   elseif not grantee then
     grantee, deadline, grantee_ms, pushed = request, string.format('%d', now + lease_ms), lease_ms, NO
   end
-  summary = grant(lock_key, lock, deadline, grantee_ms, pushed, queued > 0 and YES or NO, fence, grantee)
+  summary = grant(lock_key, lock, queued > 0 and summary or nil, deadline, grantee_ms, pushed, fence, grantee)
   if grantee == request then
     local was_queued = queued > 0 and mode ~= 'try' and enqueued == NO
     return GRANTED .. ' ' .. request .. ' ' .. now .. ' ' .. deadline .. ' ' .. fence .. ' ' .. NO .. ' '
       .. (was_queued and YES or NO)
   end
-end
-
-if mode == 'register' or mode == 'poll' then
-  redis.call('ZADD', clients_key, string.format('%d', now + heartbeat_ms), client)
-  local dead = redis.call('ZCOUNT', clients_key, '-inf', now)
-  if dead > 0 then
-    redis.call('ZPOPMIN', clients_key, math.min(dead, BOUND))
-  end
-  extend_ttl(clients_key, heartbeat_ms)
-  extend_ttl(queue_key, heartbeat_ms)
 end
 
 local status, ticket, ahead = BUSY, '0', queued

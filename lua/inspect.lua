@@ -2,9 +2,8 @@
 --
 -- Called by a lock's `status`.
 --
--- Returns `status request now deadline fence owner holds waiting client first`. Times are in ms of the
--- server's clock, but `first`, the ticket of the first request in the queue, is in µs. It is 0 if none is
--- queued. The status is NEWER_FORMAT or one of these:
+-- Returns `status request now deadline fence owner holds waiting client first`. `first` is the ticket (µs)
+-- of the first request in the queue, 0 without any. The status is NEWER_FORMAT or one of these:
 local HELD = '1'       -- until `deadline`, which is the latest of the holds' deadlines
 local NOT_HELD = '2'   -- fence, owner, holds and client are 0, -, 0 and -
 local ELSEWHERE = '3'  -- nothing known: somebody may be queued, and this is a call for the lock alone
@@ -12,8 +11,7 @@ local ELSEWHERE = '3'  -- nothing known: somebody may be queued, and this is a c
 -- Writes nothing except what every script does: it drops holds that are over.
 
 -- KEYS[1]  hash: the lock
--- KEYS[2]  sorted set: the queue, request -> ticket (µs). A call for the lock alone leaves out this key:
---          there a cluster's slot is being moved, and only one key at a time is sure to be found
+-- KEYS[2]  sorted set: the queue. A call for the lock alone leaves it out (acquire.lua)
 local lock_key, queue_key = KEYS[1], KEYS[2]
 -- ARGV[1]  string: the request, which only names the call
 local request = ARGV[1]
@@ -22,10 +20,10 @@ local summary = redis.call('HGET', lock_key, 'hold') or ''
 if summary >= NEWER then
   return NEWER_FORMAT .. ' ' .. request .. ' ' .. now .. ' 0'
 end
-if not queue_key and string.sub(summary, HAS_WAITERS, HAS_WAITERS) == YES then
+if not queue_key and string.sub(summary, HAS_WAITERS, HAS_WAITERS) >= YES then
   return ELSEWHERE .. ' ' .. request .. ' ' .. now .. ' 0'
 end
-local lock = load_holds(lock_key, nil, summary, now, request)
+local lock = load_holds(lock_key, summary, now, request)
 local waiting = queue_key and redis.call('ZCARD', queue_key) or 0
 local first = waiting > 0 and redis.call('ZRANGE', queue_key, '0', '0', 'WITHSCORES')[2] or '0'
 if lock.count == 0 then

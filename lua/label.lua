@@ -3,7 +3,7 @@
 -- A client sets its label when it starts, and again as long as it lives. A lock's `status`, and a list of
 -- locks, read the label of the client that holds the lock. No other script looks at it.
 --
--- Returns `status client now 0 label`. `now` is in ms of the server's clock. The status is one of these:
+-- Returns `status client now 0 label`. The status is one of these:
 local LABELLED = '1'
 local NO_LABEL = '2'  -- no label follows: the client is gone, or has not set it yet
 

@@ -5,8 +5,7 @@
 -- gives the hold up for an earlier request, and raises the fence if another hold of the request has a larger
 -- one. A second call finds the hold by the fence to which the first one raised it.
 --
--- Returns `status request now deadline` and the words given here. Times are in ms of the server's clock. The
--- status is NEWER_FORMAT or one of these:
+-- Returns `status request now deadline` and the words given here. The status is NEWER_FORMAT or one of these:
 local HELD = '1'          -- fence earlier; until `deadline`
 local EXPIRED = '2'       -- not held any more: the lease ran out, and nobody has had the lock since
 local TAKEN = '3'         -- not held any more: the lock has changed hands, or was released
@@ -46,7 +45,7 @@ if last <= floor_us and (last == fence or last == floor_us)
 end
 
 local earlier = NO
-if string.sub(summary, HAS_WAITERS, HAS_WAITERS) == YES then
+if string.sub(summary, HAS_WAITERS, HAS_WAITERS) >= YES then
   local first = redis.call('ZRANGE', queue_key, '0', '0', 'WITHSCORES')
   -- The queue can be empty all the same.
   if first[1] then

@@ -6,8 +6,7 @@
 -- one:
 local PERMITS = '4'
 
--- KEYS[1], KEYS[2]: as in permits_acquire.lua
--- KEYS[3]  sorted set: the timers
+-- KEYS[1], KEYS[2], KEYS[3]: as in permits_acquire.lua
 local lock_key, queue_key, timers_key = KEYS[1], KEYS[2], KEYS[3]
 -- ARGV[1]  string: the request, which only names the call
 local request = ARGV[1]
@@ -15,12 +14,13 @@ local request = ARGV[1]
 -- The largest number of holds that are listed.
 local LISTED = 100
 
-if not open(lock_key, queue_key, nil, timers_key, request) then
+local permits = open(lock_key, queue_key, timers_key, request)
+if not permits then
   return NEWER_FORMAT .. ' ' .. request .. ' ' .. now .. ' 0'
 end
-write()
+write(permits)
 local lines = {}
-for _, holder in ipairs(used > 0 and redis.call('ZRANGE', timers_key, '0', LISTED - 1 .. '') or {}) do
+for _, holder in ipairs(permits.used > 0 and redis.call('ZRANGE', timers_key, '0', LISTED - 1 .. '') or {}) do
   local hold = redis.call('HGET', lock_key, HOLD_FIELD .. holder)
   if hold then
     local deadline = string.sub(hold, UNTIL, UNTIL_END)
@@ -29,6 +29,6 @@ for _, holder in ipairs(used > 0 and redis.call('ZRANGE', timers_key, '0', LISTE
 end
 -- Timers may be early. No two holds have the same fence.
 table.sort(lines)
-local first = queued > 0 and redis.call('ZRANGE', queue_key, '0', '0', 'WITHSCORES')[2] or '0'
-return table.concat({PERMITS, request, now, '0', string.format('%d', used), queued, first, #lines,
-  unpack(lines)}, ' ')
+local first = permits.queued > 0 and redis.call('ZRANGE', queue_key, '0', '0', 'WITHSCORES')[2] or '0'
+return table.concat({PERMITS, request, now, '0', string.format('%d', permits.used), permits.queued, first,
+  #lines, unpack(lines)}, ' ')

@@ -6,11 +6,11 @@
 local RELEASED, TAKEN = '1', '4'  -- TAKEN: there is no such hold, because it ran out, or was released already
 -- `searched` is a place other than START if 'force' has not found the hold yet: go on from there.
 --
--- Writes the permits; the queue and the clients as it hands over.
+-- Writes the permits; the queue as it hands over.
 -- Publishes to requests in the queue for which there are permits.
 
--- KEYS[1], KEYS[2], KEYS[3], KEYS[4]: as in permits_acquire.lua
-local lock_key, queue_key, clients_key, timers_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+-- KEYS[1], KEYS[2], KEYS[3]: as in permits_acquire.lua
+local lock_key, queue_key, timers_key = KEYS[1], KEYS[2], KEYS[3]
 -- ARGV[1]  string: the request
 -- ARGV[2]  'grant', 'keep' or 'force', as in release.lua, or 'shrink'
 -- ARGV[3], ARGV[4]: as there. No two holds have the same fence
@@ -21,15 +21,14 @@ local lock_key, queue_key, clients_key, timers_key = KEYS[1], KEYS[2], KEYS[3], 
 local request, what, its_fence, channel_prefix = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local _, _, extra, latest = ARGV[5], ARGV[6], ARGV[7], ARGV[8]
 
-if not open(lock_key, queue_key, clients_key, timers_key, request) then
+local permits = open(lock_key, queue_key, timers_key, request, channel_prefix)
+if not permits then
   return NEWER_FORMAT .. ' ' .. request .. ' ' .. now .. ' 0'
 end
-local holder, searched = request, START
+local holder, searched, found = request, START, nil
 if what == 'force' then
   -- Only people name a hold by its fence alone. There may be very many holds.
-  local page = redis.call('HSCAN', lock_key, extra or START, 'COUNT', PART)
-  local found = page[2]
-  searched = page[1]
+  searched, found = unpack(redis.call('HSCAN', lock_key, extra or START, 'COUNT', PART))
   for i = 1, #found, 2 do
     if string.sub(found[i], KIND, KIND_END) == HOLD_FIELD
       and string.sub(found[i + 1], HOLD_FENCE, HOLD_FENCE_END) == its_fence then
@@ -41,31 +40,34 @@ end
 local kept = string.sub(holder, CLIENT, CLAIM_MS_END) .. KEPT .. string.sub(holder, WEIGHT)
 local hold = redis.call('HGET', lock_key, HOLD_FIELD .. holder) or ''
 local kept_hold = what == 'keep' and redis.call('HGET', lock_key, HOLD_FIELD .. kept) or ''
-local weight, slot = string.sub(hold, HOLD_WEIGHT, HOLD_WEIGHT_END), string.sub(hold, HOLD_SLOT)
+local weight = string.sub(hold, HOLD_WEIGHT, HOLD_WEIGHT_END)
 local status, keeps = RELEASED, false
 if string.sub(hold, HOLD_FENCE, HOLD_FENCE_END) ~= its_fence then
   -- The call before this one may have been incomplete.
   keeps = string.sub(kept_hold, HOLD_FENCE, HOLD_FENCE_END) == its_fence
   status = keeps and RELEASED or TAKEN
 elseif what ~= 'shrink' then
-  drop(holder, hold)
   local ms = what == 'keep' and math.min(extra, latest - now) or 0
   keeps = ms > 0
   if keeps then
     if kept_hold ~= '' then
-      drop(kept, kept_hold)
+      drop(permits, kept, kept_hold)
     end
+    redis.call('HDEL', lock_key, HOLD_FIELD .. holder)
     local deadline = string.format('%d', now + ms)
-    add(kept, deadline, string.format('%010d', ms), NO, its_fence, weight, slot)
-    mark(slot, YES)
-    used, kept_until = used + weight, deadline > kept_until and deadline or kept_until
+    permits.holds[holder] = false
+    permits.holds[kept] = deadline .. string.format(' %010d ', ms) .. NO .. string.sub(hold, PUSHED + 1)
+    permits.kept_until = deadline > permits.kept_until and deadline or permits.kept_until
+  else
+    drop(permits, holder, hold)
   end
 elseif extra < weight then
   -- HDEL comes first: an out-of-memory server lets it pass, and then whatever follows.
   redis.call('HDEL', lock_key, HOLD_FIELD .. holder)
   redis.call('HSET', lock_key, HOLD_FIELD .. holder, string.sub(hold, UNTIL, HOLD_FENCE_END) .. ' ' .. extra
-    .. ' ' .. slot)
-  used, changed = used - weight + extra, true
+    .. ' ' .. NO_SLOT)
+  permits.used, permits.is_changed = permits.used - weight + extra, true
 end
-local more, denied = hand_over(queue_key, channel_prefix, keeps)
+local more, denied = hand_over(permits, keeps)
+write(permits)
 return status .. ' ' .. request .. ' ' .. now .. ' 0 ' .. denied .. ' ' .. more .. ' ' .. searched

@@ -26,8 +26,7 @@ if wanted <= deadline then
   wanted, lease_ms = deadline, last_ms
 end
 -- PEXPIRE comes first: an out-of-memory server lets it pass, and then whatever follows.
-local ttl_ms = math.max(redis.call('PTTL', lock_key), wanted - now + RETENTION_MS)
-ttl_ms = string.format('%d', ttl_ms)
+local ttl_ms = string.format('%d', math.max(redis.call('PTTL', lock_key), wanted - now + RETENTION_MS))
 redis.call('PEXPIRE', lock_key, ttl_ms)
 if timers_key then
   redis.call('PEXPIRE', timers_key, ttl_ms)

@@ -4,8 +4,7 @@
 -- Called when a guard is released, in the background when a guard was dropped, and by a forced release. A
 -- second call changes nothing, because it finds no such hold.
 --
--- Returns `status request now deadline denied incomplete`. Times are in ms of the server's clock. The status
--- is NEWER_FORMAT or one of these:
+-- Returns `status request now deadline denied incomplete`. The status is NEWER_FORMAT or one of these:
 local RELEASED = '1'      -- the last hold is gone, or the lock is kept taken until `deadline`
 local ONE_FEWER = '2'     -- the owner has other holds; `deadline` is the latest of theirs
 local EXPIRED = '3'       -- not held any more: the lease ran out, and nobody has had the lock since
@@ -15,14 +14,12 @@ local CLOCK_BEHIND = '6'  -- nothing done: the floor is more than MAX_AHEAD_US a
 -- `denied`: 1 if the ACL refused a push. `incomplete`: 1 if a bound was reached with the lock free: call
 -- again.
 --
--- Writes the lock when a hold ends; the queue and the clients as it hands over.
+-- Writes the lock when a hold ends; the queue as it hands over.
 -- Publishes to the next request in the queue.
 
 -- KEYS[1]  hash: the lock
--- KEYS[2]  sorted set: the queue, request -> ticket (µs). A call for the lock alone leaves out this key and
---          the next one (acquire.lua)
--- KEYS[3]  sorted set: the clients, client -> alive until (ms)
-local lock_key, queue_key, clients_key = KEYS[1], KEYS[2], KEYS[3]
+-- KEYS[2]  sorted set: the queue. A call for the lock alone leaves it out (acquire.lua)
+local lock_key, queue_key = KEYS[1], KEYS[2]
 -- ARGV[1]  string: the request
 -- ARGV[2]  'grant' (the hold of this request under this fence, and nothing else of it: a release that runs
 --          late must not free a newer grant), 'keep' (the same, and the lock stays taken for a while) or

@@ -2,17 +2,18 @@
 -- only hold. The header of release.lua explains the arguments and the reply.
 
 if stays_until then
-  local more, denied = hand_over(queue_key, clients_key, channel_prefix, nil, now)
+  local more, denied = hand_over(lock_key, queue_key, channel_prefix, summary, nil, now)
   return RELEASED .. ' ' .. request .. ' ' .. now .. ' ' .. stays_until .. ' ' .. denied .. ' ' .. more
 end
-if not queue_key and string.sub(summary, HAS_WAITERS, HAS_WAITERS) == YES then
+if not queue_key and string.sub(summary, HAS_WAITERS, HAS_WAITERS) >= YES then
   return ELSEWHERE .. ' ' .. request .. ' ' .. now .. ' 0 0 0'
 end
 last_fence = last_fence or fence
 local status, was_held, lock = RELEASED, true, nil
 if not is_only then
   local held_until
-  lock, held_until = load_holds(lock_key, clients_key, summary, now, request)
+  lock, held_until = load_holds(lock_key, summary, now, request)
+  summary = lock.summary
   was_held = lock.count > 0
   local is_last = string.sub(summary, FENCE, FENCE_END) == fence
   if held_until and what == 'grant' and is_last then

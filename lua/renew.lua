@@ -4,8 +4,7 @@
 -- grant is its claim. It declares the lock alone, so that the migration of a cluster's slot never stops a
 -- renewal.
 --
--- Returns `status request now deadline`. Times are in ms of the server's clock. The status is NEWER_FORMAT or
--- one of these:
+-- Returns `status request now deadline`. The status is NEWER_FORMAT or one of these:
 local HELD = '1'     -- until `deadline`
 local EXPIRED = '2'  -- not held any more: the lease ran out, and nobody has had the lock since
 local TAKEN = '3'    -- not held any more: the lock has changed hands, or was released

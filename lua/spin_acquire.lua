@@ -3,7 +3,7 @@
 -- Called by the spin lock's `try_lock`, again and again while it waits, and again after an unknown outcome.
 -- All these calls have one request, and only the first that succeeds counts.
 --
--- Returns `status owner now deadline count`. Times are in ms of the server's clock. The status is one of:
+-- Returns `status owner now deadline count`. The status is one of these:
 local HELD = '1'  -- by this owner, `count` times, until `deadline`
 local BUSY = '2'  -- somebody else holds it; `deadline` and `count` are 0
 

@@ -2,7 +2,7 @@
 --
 -- Called by the spin lock's `unlock`.
 --
--- Returns `status owner now deadline count`. Times are in ms of the server's clock. The status is one of:
+-- Returns `status owner now deadline count`. The status is one of these:
 local RELEASED = '1'  -- `count` holds are left, and with 0 the lock is free
 local NOT_HELD = '2'  -- by this owner (any more)
 

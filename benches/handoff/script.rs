@@ -8,7 +8,6 @@ use crate::texts;
 /// A time in ms that the server's clock never reaches.
 const NEVER_MS: &str = "9000000000000";
 const LEASE_MS: &str = "0000030000";
-const HEARTBEAT_MS: &str = "3600000";
 
 /// The hold of one request.
 #[derive(Debug)]
@@ -36,7 +35,7 @@ impl Grant {
 #[derive(Debug)]
 pub(crate) struct Desk {
     wire: Wire,
-    keys: [String; 3],
+    keys: [String; 2],
     channel: String,
     client: String,
     requests: u64,
@@ -47,7 +46,7 @@ impl Desk {
     pub(crate) fn open(url: &str, name: &str, client: u128) -> Outcome<Desk> {
         Ok(Desk {
             wire: Wire::connect(url)?,
-            keys: ["", "queue:", "clients:"].map(|kind| format!("fairlock:{kind}{{{name}}}")),
+            keys: ["", "queue:"].map(|kind| format!("fairlock:{kind}{{{name}}}")),
             channel: format!("fairlock:unlock:{{{name}}}:"),
             client: format!("{client:032x}"),
             requests: 0,
@@ -76,7 +75,7 @@ impl Desk {
         }
     }
 
-    /// Queues a request, and registers its client.
+    /// Queues a request.
     pub(crate) fn queue(&mut self) -> Outcome<()> {
         let (_, reply) = self.acquire()?;
         match reply.starts_with("2 ") {
@@ -88,19 +87,17 @@ impl Desk {
     fn acquire(&mut self) -> Outcome<(String, String)> {
         self.requests += 1;
         let request = format!("{}:0000005000:{}:", self.client, self.requests);
-        let [lock, queue, clients] = &self.keys;
+        let [lock, queue] = &self.keys;
         let reply = self.wire.command(&[
             "EVAL",
             &texts::inlined(texts::ACQUIRE),
-            "3",
+            "2",
             lock,
             queue,
-            clients,
             &request,
-            "register",
+            "ask",
             LEASE_MS,
             NEVER_MS,
-            HEARTBEAT_MS,
             &self.address(),
         ])?;
         Ok((request, reply))
@@ -126,14 +123,13 @@ impl Desk {
 
     /// The words of a release. The script is named by its hash, or sent along.
     pub(crate) fn release(&self, how: &str, script: &str, grant: &Grant) -> Vec<String> {
-        let [lock, queue, clients] = &self.keys;
+        let [lock, queue] = &self.keys;
         let words = [
             how,
             script,
-            "3",
+            "2",
             lock,
             queue,
-            clients,
             &grant.request,
             "grant",
             &grant.fence,

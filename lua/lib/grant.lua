@@ -27,8 +27,12 @@ local function next_fence(summary, now_us, floor_us, last_fence)
 end
 
 -- Makes `request` the only holder of a lock that is free. `lock` is what `load_holds` returned, or nil where
--- it was not called. Returns the summary.
-local function grant(lock_key, lock, deadline, lease_ms, pushed, has_waiters, fence, request)
+-- it was not called, and `before` the summary so far, or nil if nobody is queued. Returns the new summary.
+local function grant(lock_key, lock, before, deadline, lease_ms, pushed, fence, request)
+  local has_waiters = NO
+  if before then
+    has_waiters = string.sub(before, HAS_WAITERS, HAS_WAITERS) == ABSENT and ABSENT or YES
+  end
   if lock and lock.holds then
     lock.delete_fields()
   end
@@ -36,8 +40,8 @@ local function grant(lock_key, lock, deadline, lease_ms, pushed, has_waiters, fe
     .. fence .. ' ' .. request
   redis.call('HSET', lock_key, 'hold', summary)
   extend_ttl(lock_key, lease_ms)
-  if lock and lock.drop_client then
-    lock.drop_client()
+  if lock and lock.absent then
+    redis.call('HSET', lock_key, 'absent', lock.absent)
   end
   return summary
 end

@@ -3,13 +3,12 @@
 --
 -- ZPOPMIN is the first write of a hand-over. It is right whatever follows, the server allows it without
 -- memory, and if no write can pass, the script ends there with nothing done. PUBLISH comes next, and only
--- then the writes, of which none can fail any more. A client that cannot be reached loses its presence
--- record. Its request stays removed, and comes back with its ticket when the client asks again.
+-- then the writes, of which none can fail any more. The request of a client that cannot be reached stays
+-- removed, and comes back with its ticket when the client asks again.
 --
 -- The script asks whether a client listens before it sends the push. The number of receivers that PUBLISH
 -- returns would come too late: a message also reaches subscribers at the server's replicas, which are not
--- counted. The lock would pass on to the next request, although the first one has heard that it holds the
--- lock.
+-- counted. The lock would pass on, although the first request has heard that it holds the lock.
 --
 -- `channel_prefix` is the start of the clients' unlock channels. A letter stands before it, and says how to
 -- publish and whether the subscribers are counted.
@@ -18,11 +17,11 @@ local PUBSUB_MODE, PREFIX = 1, 2
 local PLAIN = 'p'
 -- It calls SPUBLISH, in a cluster from 7.0 on. Otherwise as before.
 local SHARDED = 's'
--- It calls SPUBLISH where the slot has moved to recently: its subscribers are still on their way, so the
--- presence record alone decides which client can be reached.
+-- It calls SPUBLISH where the slot has moved to recently: its subscribers are still on their way, so none are
+-- counted.
 local MIGRATING = 'm'
--- With any other letter (u), it calls PUBLISH in an older cluster: subscribers at its other nodes are not
--- counted, so the presence record alone decides.
+-- With any other letter (u), it calls PUBLISH in an older cluster, where subscribers at its other nodes are
+-- not counted.
 
 -- The first word of a push is its version: a grant, or the only word of the message that a lock was released
 -- but stays taken (release.lua).

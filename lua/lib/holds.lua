@@ -1,21 +1,18 @@
 -- Everything about a lock beyond one hold that goes on: holds that are over, and the several holds of one
 -- owner. From two holds on, each has a field `h:<request>` in the hash, `<deadline> <lease>`, and an entry in
 -- `lock.holds`: request -> {deadline, lease}.
-
--- The names of these fields begin with HOLD_FIELD. Their words stand where a summary has `until` and `lease`.
-local HOLD_FIELD = 'h:'
-local KIND, KIND_END, HOLDER = 1, 2, 3
+--
+-- A client that did not even claim a grant that was pushed to it is dead or asleep, so it is noted absent,
+-- unless it is the caller. `lock.absent` is the field `absent` as it is to be written. (Other holds may have
+-- been meant to run out, and say nothing about their client.)
 
 -- Drops the holds whose deadline is past, and clamps a deadline beyond now + its lease: the server's clock
--- was set back, and a dead holder never corrects its deadline. A client that did not even claim a grant that
--- was pushed to it is dead or asleep. It loses its presence record with that hold, unless it is the caller.
--- The record goes at once or, when no hold is left, by `lock.drop_client`, after the first write of what
--- follows. (Other holds may have been meant to run out, and say nothing about their client.)
+-- was set back, and a dead holder never corrects its deadline. Notes the client of an unclaimed grant.
 --
 -- Returns the lock: its summary, the latest deadline (FREE without any), the number of its holds, and the
 -- functions that change them. The second value is the deadline of the caller's request, or nil if that is not
 -- a holder.
-local function load_holds(lock_key, clients_key, summary, now, request)
+local function load_holds(lock_key, summary, now, request)
   local lock = {summary = summary, deadline = FREE, count = 0}
   if summary < NOT_RELEASED then
     return lock
@@ -83,6 +80,9 @@ local function load_holds(lock_key, clients_key, summary, now, request)
       .. (lock.count > 1 and SEVERAL or ONE) .. ' ' .. fence .. ' ' .. first
     redis.call('PEXPIRE', lock_key, string.format('%d', lock.deadline - now + RETENTION_MS))
     redis.call('HSET', lock_key, 'hold', lock.summary)
+    if lock.absent then
+      redis.call('HSET', lock_key, 'absent', lock.absent)
+    end
     if lock.count == 1 and entries then
       lock.delete_fields()
     elseif entries then
@@ -126,20 +126,17 @@ local function load_holds(lock_key, clients_key, summary, now, request)
   end
 
   local client = string.sub(summary, REQUEST, REQUEST_CLIENT_END)
-  local function drop_client()
-    redis.pcall('ZREM', clients_key, client)
-    lock.drop_client = nil
+  if unclaimed and client ~= string.sub(request, CLIENT, CLIENT_END) then
+    local noted = has_waiters == ABSENT and redis.call('HGET', lock_key, 'absent') or ''
+    has_waiters, lock.absent = ABSENT, client .. ' ' .. string.sub(noted, CLIENT, MOST_ABSENT)
+    lock.summary = string.sub(summary, UNTIL, HAS_WAITERS - 1) .. ABSENT .. string.sub(summary, HOLDS - 1)
   end
-  unclaimed = unclaimed and clients_key and client ~= string.sub(request, CLIENT, CLIENT_END)
   if lock.count == 0 then
-    lock.deadline, lock.drop_client = FREE, unclaimed and drop_client
+    lock.deadline = FREE
     return lock
   end
   if changed then
     lock.write()
-  end
-  if unclaimed then
-    drop_client()
   end
   if lock.holds then
     return lock, lock.holds[request] and lock.holds[request].deadline

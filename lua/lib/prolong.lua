@@ -20,7 +20,7 @@ if string.sub(summary, HOLDS) == ONE .. ' ' .. fence .. ' ' .. request then
   end
 end
 
-local lock, held_until = load_holds(lock_key, nil, summary, now, request)
+local lock, held_until = load_holds(lock_key, summary, now, request)
 local is_last = string.sub(summary, FENCE, FENCE_END) == fence
 if not held_until or not is_last then
   local ran_out = summary == '' or (is_last and summary >= NOT_RELEASED)

@@ -5,27 +5,23 @@
 -- `until` is the latest deadline. It is all zeros after a release, and then the rest describes the last hold.
 -- `lease` is the lease of `request`, by which the owner became the owner. `pushed` is YES until its first
 -- renewal. `has_waiters` is NO only when nobody is queued: the first request in an empty queue makes it YES,
--- and a release of the lock that finds the queue empty makes it NO. `holds` is ONE or SEVERAL (holds.lua).
+-- and a release of the lock that finds the queue empty makes it NO. It is ABSENT if, besides, clients are
+-- noted absent. `holds` is ONE or SEVERAL (holds.lua).
 -- All words but the request have one width, so each has its position, and times compare as strings. They
--- have digits alone, because a server compares strings by its locale.
---
--- A script runs its definitions again on each call. Each costs as much as half a command, with the outer
--- variables that it uses. The conversion of a number into a string costs the same. So there are few
--- definitions, they come after the code that does not need them, and a value that comes as a string stays a
--- string. Constants, whose names are in capitals, cost nothing: they are replaced by their values before the
--- script is sent.
+-- have digits alone, because a server compares strings by its locale. (Why all is written like this: "Lean"
+-- in lua/README.md.)
 
--- The positions of the words. A request begins with its client.
+-- The positions of the words. A request begins with its client. At MARK it has a KEPT or a colon.
 local UNTIL, UNTIL_END = 1, 13
 local LEASE, LEASE_END = 15, 24
 local PUSHED = 26
 local HAS_WAITERS = 28
 local HOLDS = 30
 local FENCE, FENCE_END = 32, 47
-local REQUEST, REQUEST_CLIENT_END = 49, 80
+local REQUEST, REQUEST_CLIENT_END, MARK = 49, 80, 92
 
 local RELEASED_UNTIL = '0000000000000'
-local YES, NO = '1', '0'
+local YES, NO, ABSENT = '1', '0', '2'
 local ONE, SEVERAL = '1', '+'
 
 -- Summaries compare as strings too. The least is '', where there is no lock. Then come the locks that were
@@ -43,6 +39,15 @@ local CLAIM_MS, CLAIM_MS_END = 34, 43
 local NUMBER = 45
 local OWNER, LAST = -32, -1
 local KEPT = '='
+
+-- The field of a hold has this before its request. Its words begin as those of a summary.
+local HOLD_FIELD, KIND, KIND_END, HOLDER = 'h:', 1, 2, 3
+
+-- The field `absent` names the clients that are noted absent: `<client> <client> `, with the last one first.
+-- Their requests are passed over until they call again. A note that is lost costs the others one more claim
+-- window, so the field keeps 100 of them, and counts only while somebody is queued. This is its length before
+-- the last note.
+local MOST_ABSENT = 3267
 
 -- The deadline of a lock that nobody holds.
 local FREE = '0'

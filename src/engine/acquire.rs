@@ -265,7 +265,6 @@ pub(crate) async fn try_acquire(
             lease: params.terms.lease(),
             not_after: Arc::<PendingCall>::clone(&pending),
             ticket: None,
-            heartbeat: client.options.heartbeat,
             floor: calls.floor(|| client.now()),
         };
         let client = &client;
@@ -293,7 +292,7 @@ pub(crate) async fn try_acquire(
             // An earlier attempt, whose reply never came, may have been granted the lock. So `cancelled`
             // stays armed.
             Acquired::Full => return Err(Error::TooManyHolds),
-            Acquired::ExpiredCall | Acquired::NotRegistered { .. } | Acquired::Incomplete => {}
+            Acquired::ExpiredCall | Acquired::Incomplete => {}
         }
     }
 }

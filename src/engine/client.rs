@@ -8,7 +8,6 @@ use std::time::Duration;
 use crate::engine::counters::Counters;
 use crate::engine::options::{LABEL_EVERY, ManagerOptions};
 use crate::engine::pending_calls::PendingCall;
-use crate::engine::presence::Presence;
 use crate::engine::runtime::{ClientRuntime, OwnThread};
 use crate::engine::server_clocks::ServerClocks;
 use crate::protocol::ids::{ClientId, RequestId};
@@ -31,7 +30,6 @@ pub(crate) struct Client {
     pub(crate) options: ManagerOptions,
     pub(crate) counters: Counters,
     pub(crate) clocks: Arc<ServerClocks>,
-    pub(super) presence: Presence,
     /// Counts the waitlists that have had no subscription for long.
     pub(super) unsubscribed: Arc<Outstanding>,
     requests: AtomicU64,
@@ -53,7 +51,6 @@ impl Client {
             clock,
             clocks: Arc::new(ServerClocks::new(clock, first)),
             store,
-            presence: Presence::new(options.poll_interval()),
             unsubscribed: Arc::default(),
             options,
             counters: Counters::new(clock),
@@ -235,7 +232,6 @@ mod tests {
             lease,
             not_after: Arc::new(ServerTime::from_ms(1)),
             ticket: None,
-            heartbeat: lease,
             floor: None,
         };
         client.acquire(call, &pending).await

@@ -343,12 +343,6 @@ impl Hold {
         state.in_doubt = false;
     }
 
-    /// Whether the server knows that this client has heard of its grant. If it does not know, and the lease
-    /// expires, it takes the client for dead.
-    pub(crate) fn is_claimed(&self) -> bool {
-        locked(&self.state).claimed
-    }
-
     pub(super) fn set_in_doubt(&self) {
         locked(&self.state).in_doubt = true;
     }

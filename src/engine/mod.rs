@@ -11,7 +11,6 @@ pub(crate) mod metrics;
 pub(crate) mod operator;
 pub(crate) mod options;
 mod pending_calls;
-mod presence;
 pub(crate) mod retry;
 pub(crate) mod runtime;
 mod server_clocks;

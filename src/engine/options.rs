@@ -18,12 +18,15 @@ const MIN_AT_LEAST: Duration = Duration::from_millis(1);
 pub(crate) const DEFAULT_LONGEST_LEASE: Duration = Duration::from_secs(60);
 const DEFAULT_LEASE: Duration = Duration::from_secs(30);
 const DEFAULT_CLAIM_WINDOW: Duration = Duration::from_secs(5);
-const DEFAULT_HEARTBEAT: Duration = Duration::from_secs(15);
-const MIN_HEARTBEAT: Duration = Duration::from_secs(1);
 const DEFAULT_SERVER_TIMEOUT: Duration = Duration::from_secs(10);
 const MIN_SERVER_TIMEOUT: Duration = Duration::from_millis(100);
 const DEFAULT_MAX_WAITERS: usize = 100_000;
 const MAX_GROUP_BYTES: usize = 64;
+
+/// A waiter whose message or place was lost waits for so long at most, however long a claim window is.
+const LONGEST_POLL_INTERVAL: Duration = Duration::from_secs(5);
+/// How often a connection without calls is tested, so that a dead one is noticed.
+pub(crate) const PING_EVERY: Duration = Duration::from_secs(5);
 
 /// How often a client sets its label. The server keeps it for three times as long.
 pub(crate) const LABEL_EVERY: Duration = Duration::from_secs(20);
@@ -43,7 +46,6 @@ pub(crate) struct ManagerOptions {
     pub(crate) longest_lease: Option<Duration>,
     /// `None` means the default, or the lease if that is shorter.
     pub(crate) claim_window: Option<Duration>,
-    pub(crate) heartbeat: Duration,
     pub(crate) server_timeout: Duration,
     pub(crate) max_waiters: usize,
     /// How many replicas must have a grant before it counts.
@@ -60,7 +62,6 @@ impl Default for ManagerOptions {
             lease: DEFAULT_LEASE,
             longest_lease: None,
             claim_window: None,
-            heartbeat: DEFAULT_HEARTBEAT,
             server_timeout: DEFAULT_SERVER_TIMEOUT,
             max_waiters: DEFAULT_MAX_WAITERS,
             replicas: 0,
@@ -80,7 +81,6 @@ impl ManagerOptions {
         if let Some(claim_window) = self.claim_window {
             check_span("claim_window", claim_window, MIN_LEASE, self.lease)?;
         }
-        check_span("heartbeat", self.heartbeat, MIN_HEARTBEAT, MAX_LEASE)?;
         check_span(
             "server_timeout",
             self.server_timeout,
@@ -108,10 +108,10 @@ impl ManagerOptions {
         NOT_AFTER.min(self.server_timeout)
     }
 
-    /// The longest time between two polls of a waitlist. Within it, a dead client loses a pushed grant, and
-    /// the polling client's presence record stays fresh.
+    /// The longest time between two polls of a waitlist. A dead client loses a pushed grant within a claim
+    /// window, and somebody must notice it.
     pub(crate) fn poll_interval(&self) -> Duration {
-        (self.claim_window() * 9 / 10).min(self.heartbeat / 3)
+        (self.claim_window() * 9 / 10).min(LONGEST_POLL_INTERVAL)
     }
 }
 

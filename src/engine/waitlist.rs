@@ -28,7 +28,6 @@ use crate::engine::hold::owned::OwnedHold;
 use crate::engine::metrics::Group;
 use crate::engine::options::JITTER;
 use crate::engine::pending_calls::{PendingCall, PendingCalls};
-use crate::engine::presence::Registration;
 use crate::engine::waitlist::schedule::{Action, Schedule, Sight};
 use crate::protocol::ids::RequestId;
 use crate::protocol::keys::Keys;
@@ -63,8 +62,6 @@ struct State {
     failing: Option<(LocalTime, Failure)>,
     driven: bool,
     schedule: Schedule,
-    /// What is known of the client's presence record on the server. `None` when there may be none.
-    registration: Option<Registration>,
     /// How often a subscription was confirmed.
     subscriptions: u64,
     /// The latest place in the queue that is known here.
@@ -74,12 +71,6 @@ struct State {
 }
 
 impl State {
-    /// Whether a call in this mode may find that others, which come before its request, have missed their
-    /// turns: their presence record may be gone.
-    fn others_may_have_missed_turns(&self, mode: Mode) -> bool {
-        mode == Mode::Register && self.registration.is_some() && self.waiters.len() > 1
-    }
-
     /// Whether this reply shows that waiters have lost their places: its request was not in the queue
     /// although it had been. That also holds if the request has heard of its grant before this reply.
     fn lost_places(&self, context: &CallContext, contended: &Contended) -> bool {
@@ -171,9 +162,6 @@ pub(super) struct PreparedCall {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CallContext {
     pub(super) number: u64,
-    /// The [`Registration::epoch`] of the presence record that the call writes or prolongs, if it does
-    /// either.
-    pub(super) epoch: Option<u64>,
     /// The request, or one whose place it took, is known to have been queued before.
     pub(super) again: bool,
     /// `State::subscriptions` when the call was prepared.
@@ -343,9 +331,9 @@ impl Waitlist {
     }
 
     /// Has every waiter ask again, with its ticket. A waiter whose turn came while this client was
-    /// unreachable has lost its place. This happens when a poll is answered *not registered*, when a
-    /// connection was replaced or messages may have been lost, when a reply shows that a request had lost its
-    /// place, and when a push has a form that this version does not know.
+    /// unreachable has lost its place. This happens when a connection was replaced or messages may have been
+    /// lost, when a reply shows that a request had lost its place, and when a push has a form that this
+    /// version does not know.
     fn ask_all(&self) {
         locked(&self.state).schedule.ask_all();
         self.call.notify_one();
@@ -384,13 +372,6 @@ impl Waitlist {
         if waiter.terms.is_late(deadline.since(now)) {
             // Another request of the same caller takes its place.
             self.left(state);
-            if grant.pushed {
-                // The grant may expire unclaimed before the request is withdrawn.
-                let lease = waiter.terms.claim_window();
-                self.client
-                    .presence
-                    .lease_expires(&self.keys, now, deadline, lease);
-            }
             self.background
                 .withdraw(&self.keys, &grant.request, true, &waiter.calls);
             // A receiver that is gone has given up its place too.
@@ -476,11 +457,6 @@ impl Waitlist {
         let mut state = locked(&self.state);
         state.subscriptions += 1;
         state.schedule.subscribed(self.client.now());
-        if state.waiters.is_empty() {
-            // A turn that came before the subscription may have cost the presence record, and there is no
-            // waiter to poll with.
-            state.registration = None;
-        }
     }
 
     /// Handles the answer to a poll of the waitlist.
@@ -504,15 +480,24 @@ impl Waitlist {
         locked(&self.state).waiters.keys().copied().collect()
     }
 
-    /// The request that the waitlist polls with: the waiter whose turn comes first, of those whose callers
-    /// still wait. As long as that waiter has its place, all others have theirs.
-    fn first(&self) -> Option<u64> {
+    /// The requests that the waitlist polls with: of each capacity, the waiter whose turn comes first, of
+    /// those whose callers still wait. As long as that waiter has its place, all others of its capacity have
+    /// theirs. A lock has no capacity, and of a semaphore there is nearly always one.
+    fn firsts(&self) -> Vec<u64> {
         let now = self.client.now();
         let state = locked(&self.state);
-        let turn = |number: u64, ticket: Option<Ticket>| (ticket.is_none(), ticket, number);
-        let still_wait = (state.waiters.iter()).filter(|(_, waiter)| !waiter.has_given_up(now));
-        let first = still_wait.min_by_key(|(number, waiter)| turn(**number, waiter.wait.ticket));
-        first.map(|(number, _)| *number)
+        let mut firsts = BTreeMap::new();
+        for (&number, waiter) in state
+            .waiters
+            .iter()
+            .filter(|(_, waiter)| !waiter.has_given_up(now))
+        {
+            let ticket = waiter.wait.ticket;
+            let turn = (ticket.is_none(), ticket, number);
+            let first = firsts.entry(waiter.request.capacity()).or_insert(turn);
+            *first = turn.min(*first);
+        }
+        firsts.into_values().map(|(_, _, number)| number).collect()
     }
 
     fn ask_again(&self, number: u64) {
@@ -525,29 +510,21 @@ impl Waitlist {
     /// Prepares the call that asks for this request. `None` when the request has left the waitlist, or the
     /// bound of its caller is over.
     pub(super) fn prepare(&self, number: u64, poll: bool) -> Option<PreparedCall> {
-        let presence = &self.client.presence;
-        let epoch = presence.epoch();
         let now = self.client.now();
-        let state = &mut *locked(&self.state);
+        let state = locked(&self.state);
         let waiter = state.waiters.get(&number)?;
         if waiter.has_given_up(now) {
             // The call would fail unwritten, again and again, as if the server did not answer.
             return None;
         }
-        let mode = presence.mode(&self.keys, now, state.registration, poll);
-        if state.others_may_have_missed_turns(mode) {
-            state.schedule.poll_by(now);
-            self.call.notify_one();
-        }
         let pending = PendingCalls::begin(&waiter.calls, &self.client.clocks);
         let call = Acquire {
             keys: Arc::clone(&self.keys),
             request: waiter.request.clone(),
-            mode,
+            mode: if poll { Mode::Poll } else { Mode::Ask },
             lease: waiter.terms.lease(),
             not_after: Arc::<PendingCall>::clone(&pending),
             ticket: waiter.wait.ticket,
-            heartbeat: self.client.options.heartbeat,
             floor: waiter.calls.floor(|| now),
         };
         Some(PreparedCall {
@@ -556,7 +533,6 @@ impl Waitlist {
             pending,
             context: CallContext {
                 number,
-                epoch: (mode != Mode::Wait).then_some(epoch),
                 again: poll || waiter.was_queued,
                 subscriptions: state.subscriptions,
             },
@@ -582,7 +558,6 @@ impl Waitlist {
             Ok(Answer { at, reply, .. }) => {
                 let seen = match &reply {
                     Acquired::Contended(contended) if is_poll => Some(contended.seen),
-                    Acquired::NotRegistered { seen } => Some(*seen),
                     _ => None,
                 };
                 Ok((self.on_reply(context, &at, reply), seen))
@@ -590,18 +565,11 @@ impl Waitlist {
             Err(failure) => {
                 // A call that was given up did nothing.
                 if !matches!(failure, Failure::GivenUp) {
-                    let mut state = locked(&self.state);
-                    state.registration = None;
-                    state.failing = Some((self.client.now(), failure.clone()));
+                    locked(&self.state).failing = Some((self.client.now(), failure.clone()));
                 }
                 Err(failure)
             }
         }
-    }
-
-    /// The presence record may be gone, or may never have been written.
-    pub(super) fn forget_registration(&self) {
-        locked(&self.state).registration = None;
     }
 
     pub(super) fn on_reply(&self, context: CallContext, at: &Sample, reply: Acquired) -> Progress {
@@ -610,46 +578,23 @@ impl Waitlist {
                 let progress = self.deliver(&grant, Some(at.local(grant.deadline)));
                 // The request was not in the queue although it had been: it has missed its turn. The other
                 // waiters are not in it either, and those that come now would overtake them.
-                let lost_its_place = context.again && !grant.pushed && !was_queued;
-                // A request that is granted the lock neither writes nor prolongs a presence record.
-                if lost_its_place || context.epoch.is_some() {
-                    self.forget_registration();
-                }
-                if lost_its_place {
+                if context.again && !grant.pushed && !was_queued {
                     self.ask_all();
-                } else if context.epoch.is_some() {
-                    self.poll_now();
                 }
                 progress
             }
             Acquired::Contended(contended) => self.contended(context, at, contended),
-            Acquired::NotRegistered { .. } => {
-                // Replies to earlier calls may be read after this one. They refer to the presence record that
-                // is gone.
-                self.client.presence.lost();
-                self.ask_all();
-                Progress::Queued
-            }
             Acquired::Full => {
                 self.fail(context.number, Error::TooManyHolds);
                 Progress::Settled
             }
-            Acquired::ExpiredCall | Acquired::Incomplete => {
-                // An incomplete call may have removed requests of this client too, with its presence record.
-                self.forget_registration();
-                Progress::Again
-            }
+            Acquired::ExpiredCall | Acquired::Incomplete => Progress::Again,
         }
     }
 
     fn contended(&self, context: CallContext, at: &Sample, contended: Contended) -> Progress {
         let free_at = at.received.after(contended.ttl);
         let mut state = locked(&self.state);
-        // Only a call that queued its request wrote or prolonged the presence record.
-        if let Some(epoch) = context.epoch {
-            let since = at.sent;
-            state.registration = Some(Registration { since, epoch });
-        }
         let all_ask = state.lost_places(&context, &contended);
         if all_ask {
             state.schedule.ask_all();

@@ -22,8 +22,6 @@ pub(crate) struct Keys {
     pub(crate) lock: String,
     /// A sorted set: request → ticket.
     pub(crate) queue: String,
-    /// A sorted set: client → server time until which the client counts as alive.
-    pub(crate) clients: String,
     /// The prefix of the unlock channels. The channel of a client ends with the client's id.
     pub(super) channel: String,
     /// A hash: the spin lock of the same name. Empty for permits.
@@ -59,7 +57,6 @@ impl Keys {
             kind,
             lock: format!("{prefix}:{kept_as}{tagged}"),
             queue: format!("{prefix}:queue:{kept_as}{tagged}"),
-            clients: format!("{prefix}:clients:{kept_as}{tagged}"),
             channel: format!("{prefix}:unlock:{kept_as}{tagged}:"),
             spin: only_for(true, "spin:"),
             timers: only_for(false, "timers:"),
@@ -139,7 +136,7 @@ const SEMAPHORE: &str = "semaphore:";
 const READ_WRITE: &str = "rw:";
 
 /// What may stand before the hash tag in keys and channels.
-const KINDS: [&str; 7] = ["queue", "clients", "unlock", "spin", "timers", "semaphore", "rw"];
+const KINDS: [&str; 6] = ["queue", "unlock", "spin", "timers", "semaphore", "rw"];
 
 /// Checks a prefix. It stands before the hash tag, so it must not contain one. It must not end with a kind:
 /// otherwise its locks would share keys with the locks under a shorter prefix.

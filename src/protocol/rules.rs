@@ -34,6 +34,8 @@ pub(crate) const BOUND: usize = 100;
 const SWEEP_FROM: usize = 1024;
 /// How long a lock and its fence are kept after its deadline.
 pub(crate) const RETENTION_MS: u64 = 60_000;
+/// How many clients are noted absent at most. A note that is forgotten costs one claim window.
+const MOST_ABSENT: usize = 100;
 /// How far a floor may be ahead of the server's clock.
 const MAX_AHEAD_US: u64 = 86_400_000_000;
 
@@ -98,10 +100,10 @@ impl Rules {
         &'a mut self,
         keys: &'a Keys,
         now: Now,
-        caller: Option<&'a str>,
+        caller: &'a RequestId,
     ) -> OpenPermits<'a> {
         let bound = self.bound;
-        OpenPermits::new(self.permits(&keys.lock), keys, now, bound, caller)
+        OpenPermits::new(self.permits(&keys.lock), keys, now, bound, caller.client())
     }
 }
 
@@ -154,19 +156,44 @@ pub(crate) trait Channels {
     fn publish(&mut self, channel: &str, message: &str) -> bool;
 }
 
-/// Notes that a client is alive, and removes some of those that are dead, as many as the bound.
-pub(crate) fn note_alive(
-    clients: &mut HashMap<String, u64>,
-    client: &str,
-    until: u64,
-    now: Now,
-    bound: usize,
-) {
-    clients.insert(client.to_owned(), until);
-    let over = clients.iter().filter(|(_, until)| **until <= now.ms);
-    let over: BTreeSet<_> = over.map(|(client, until)| (*until, client.clone())).collect();
-    for (_, client) in over.into_iter().take(bound) {
-        clients.remove(&client);
+/// The clients that are noted absent, the last one last: each let a pushed grant run out unclaimed, and has
+/// not called since. Their requests are passed over.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Absent(Vec<String>);
+
+impl Absent {
+    pub(crate) fn note(&mut self, client: &str) {
+        if self.has(client) {
+            return;
+        }
+        if self.0.len() == MOST_ABSENT {
+            self.0.remove(0);
+        }
+        self.0.push(client.to_owned());
+    }
+
+    pub(crate) fn has(&self, client: &str) -> bool {
+        self.0.iter().any(|absent| absent == client)
+    }
+
+    /// This client calls.
+    pub(crate) fn remove(&mut self, client: &str) {
+        self.0.retain(|absent| absent != client);
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// As the field of the server names them.
+    #[cfg(test)]
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().rev().map(String::as_str)
     }
 }
 

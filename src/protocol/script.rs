@@ -132,11 +132,9 @@ pub(crate) enum PubSubMode {
     Plain,
     /// Within a shard of a cluster, from 7.0 on. Counts as in `Plain`.
     Sharded,
-    /// To the whole cluster, whose other nodes are not counted. The presence records alone decide which
-    /// clients can be reached.
+    /// To the whole cluster, whose other nodes are not counted. Every client is taken for one that listens.
     Uncounted,
-    /// Within a shard to which the slot moved recently, but not yet its subscribers. The presence records
-    /// decide as in `Uncounted`.
+    /// Within a shard to which the slot moved recently, but not yet its subscribers. As in `Uncounted`.
     Migrating,
 }
 

@@ -87,7 +87,6 @@ pub fn reply(text: &str) {
                 lease: SPAN,
                 not_after: Arc::new(ServerTime::MAX),
                 ticket: None,
-                heartbeat: SPAN,
                 floor: None,
             },
             line,
@@ -253,9 +252,8 @@ fn acquired(reply: &Acquired, now: ServerTime) -> Written {
             (if ticket.is_some() { 2 } else { 3 }, now.ms() + ttl, rest)
         }
         Acquired::ExpiredCall => (4, 0, vec![]),
-        Acquired::NotRegistered { seen } => (5, 0, vec![flag(*seen)]),
-        Acquired::Incomplete => (6, 0, vec![]),
-        Acquired::Full => (8, 0, vec![]),
+        Acquired::Incomplete => (5, 0, vec![]),
+        Acquired::Full => (7, 0, vec![]),
     }
 }
 

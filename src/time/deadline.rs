@@ -75,12 +75,6 @@ pub(crate) fn renewal_retry(now: LocalTime, deadline: LocalTime) -> LocalTime {
     now.after((deadline.since(now) / 3).max(MIN_RENEWAL_RETRY))
 }
 
-/// When a lease of this length is over on the server too. The local `deadline` is earlier than the server's.
-/// The result is wrong only if the server took longer for the last call than its reply is awaited.
-pub(crate) fn expired_on_server_by(deadline: LocalTime, span: Duration) -> LocalTime {
-    deadline.after(NOT_AFTER + 2 * (drift(span) + MARGIN))
-}
-
 /// The maximum difference that two clocks can develop in this time.
 pub(super) fn drift(span: Duration) -> Duration {
     span * DRIFT_PER_MILLE / 1000
@@ -125,15 +119,6 @@ mod tests {
     fn renewal_is_due_after_a_third_of_the_lease() {
         let now = LocalTime::ZERO.after(1_000 * MS);
         assert_eq!(renewal_due(now, now.after(3_000 * MS)), now.after(1_000 * MS));
-    }
-
-    /// Drift and margin count twice: the local deadline is early by them, and the server's clock may be slow.
-    #[test]
-    fn lease_is_over_on_the_server_once_the_last_call_margin_and_drift_are() {
-        assert_eq!(drift(10_000 * MS), 10 * MS);
-        let deadline = LocalTime::ZERO.after(1_000 * MS);
-        let over = expired_on_server_by(deadline, 10_000 * MS);
-        assert_eq!(over, deadline.after(NOT_AFTER + 2 * (10 * MS + MARGIN)));
     }
 
     #[test]

@@ -43,7 +43,6 @@ impl Load {
             .prefix(PREFIX)
             .lease(self.lease)
             .claim_window(self.lease / 2)
-            .heartbeat(Duration::from_secs(2))
             .server_timeout(self.server_timeout)
     }
 

@@ -238,7 +238,6 @@ async fn wait_outlives_all_timers(backend: Backend) {
         .client_with(|settings| {
             settings
                 .claim_window(Duration::from_millis(100))
-                .heartbeat(Duration::from_secs(1))
                 .server_timeout(Duration::from_secs(1))
         })
         .await;

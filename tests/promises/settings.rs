@@ -63,12 +63,9 @@ async fn a_bad_setting_is_refused_before_anything_is_sent() {
             "claim_window 201ms",
             "to 200ms",
         ),
-        (new().heartbeat(Duration::ZERO), "heartbeat 0ns", "from 1s"),
         (new().label(""), "label \"\"", "1 to 64 bytes"),
         (new().label("web 7"), "label \"web 7\"", "printable ASCII"),
         (new().label("x".repeat(65)), "label \"xxx", "1 to 64 bytes"),
-        (new().heartbeat(999 * MS), "heartbeat 999ms", "from 1s"),
-        (new().heartbeat(DAY + MS), "heartbeat 86400.001s", "to 86400s"),
         (
             new().server_timeout(Duration::ZERO),
             "server_timeout 0ns",
@@ -88,7 +85,7 @@ async fn a_bad_setting_is_refused_before_anything_is_sent() {
         (new().prefix("a}"), "prefix \"a}\"", "brace"),
         (new().prefix("a".repeat(513)), "prefix", "512 bytes"),
         (new().prefix("a:queue"), "\"a:queue\"", "must not end"),
-        (new().prefix("a:clients"), "\"a:clients\"", "must not end"),
+        (new().prefix("a:timers"), "\"a:timers\"", "must not end"),
         (new().prefix("a:unlock"), "\"a:unlock\"", "must not end"),
         (new().prefix("a:spin"), "\"a:spin\"", "must not end"),
     ];
@@ -245,7 +242,6 @@ async fn the_limits_themselves_are_allowed(backend: Backend) {
             settings
                 .lease(100 * MS)
                 .claim_window(100 * MS)
-                .heartbeat(1000 * MS)
                 .server_timeout(10_000 * MS)
                 .max_waiters(1)
                 .local_handoffs(1)
@@ -257,7 +253,6 @@ async fn the_limits_themselves_are_allowed(backend: Backend) {
             settings
                 .lease(DAY)
                 .claim_window(DAY)
-                .heartbeat(DAY)
                 .server_timeout(DAY)
                 .max_waiters(usize::MAX)
         })

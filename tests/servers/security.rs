@@ -30,22 +30,20 @@ fn advised_commands() -> BTreeSet<&'static str> {
     words.iter().filter_map(|word| word.strip_prefix('+')).collect()
 }
 
-/// The commands in `redis.call('NAME', …)` and `redis.pcall`, each with its subcommand if it has one.
+/// The commands that a script names, in quotes and capitals, each with its subcommand if it has one.
 fn called_by(script: &str) -> BTreeSet<String> {
-    let calls = script
-        .match_indices("call('")
-        .map(|(at, call)| &script[at + call.len()..]);
-    let name = |rest: &str| {
-        let mut words = rest.split('\'');
-        let command = words.next().unwrap_or_default().to_lowercase();
-        let subcommand = words.nth(1).unwrap_or_default().to_lowercase();
-        if command == "pubsub" {
-            format!("{command}|{subcommand}")
-        } else {
-            command
-        }
+    const OPTIONS: [&str; 4] = ["LT", "CH", "COUNT", "WITHSCORES"];
+    let lines = script.lines().filter(|line| !line.starts_with("--"));
+    let quoted = lines.flat_map(|line| line.split('\'').skip(1).step_by(2));
+    let is_command = |word: &&str| {
+        word.len() > 1 && word.bytes().all(|byte| byte.is_ascii_uppercase()) && !OPTIONS.contains(word)
     };
-    calls.map(name).collect()
+    let right = |word: &str| match word {
+        "NUMSUB" | "SHARDNUMSUB" => format!("pubsub|{}", word.to_lowercase()),
+        word => word.to_lowercase(),
+    };
+    let words = quoted.filter(is_command).filter(|word| *word != "PUBSUB");
+    words.map(right).collect()
 }
 
 fn commands_of_scripts() -> BTreeSet<String> {
@@ -135,7 +133,7 @@ async fn has_been_looked_for(server: &Server) -> bool {
 /// Everything that a user does with locks: every call, a pushed hand-over, several holds of one owner, and
 /// the end of a subscription. Returns how many hand-overs of locks were pushed.
 async fn everything(server: &Server, url: &str) -> Result<u64> {
-    let client = || LockManager::builder().heartbeat(SECOND).connect(url);
+    let client = || LockManager::builder().claim_window(SECOND).connect(url);
     let (one, other) = (client().await?, client().await?);
     let (lock, same) = (one.lock("a"), other.lock("a"));
     let refused = async || !denials(server).await.is_empty();

@@ -99,25 +99,6 @@ impl LockManagerBuilder {
         self
     }
 
-    /// Sets for how long this client counts as alive after its last sign of life (default 15 s; 1 s to 1
-    /// day). The waiters of a client whose connections are closed are passed over without that.
-    ///
-    /// # Examples
-    /// ```
-    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
-    /// use std::time::Duration;
-    /// use fairlock::{LockManager, MemoryStore};
-    ///
-    /// // If the server does not notice that a process is dead, its waiters are passed over after about 5 s.
-    /// let builder = LockManager::builder().heartbeat(Duration::from_secs(5));
-    /// # builder.in_memory(&MemoryStore::new())?;
-    /// # Ok(()) }
-    /// ```
-    pub fn heartbeat(mut self, heartbeat: Duration) -> Self {
-        self.options.heartbeat = heartbeat;
-        self
-    }
-
     /// Sets for how long calls go on while no server answers (default 10 s; 100 ms to 1 day). After that they
     /// end with [`Error::Unavailable`](crate::Error::Unavailable), in a quorum with
     /// [`Error::NoQuorum`](crate::Error::NoQuorum). The last attempt may end up to 2 s later.

@@ -8,6 +8,8 @@ use tokio::time::Instant;
 
 use super::{LockManager, LockManagerBuilder};
 use crate::engine::options::ManagerOptions;
+#[cfg(feature = "redis")]
+use crate::engine::options::PING_EVERY;
 use crate::engine::runtime::OwnThread;
 use crate::engine::shared::Shared;
 use crate::engine::waitlist::registry::LateListener;
@@ -204,7 +206,7 @@ pub(super) fn store_options(settings: &ManagerOptions) -> Options {
     Options {
         attempt_timeout: settings.attempt_timeout(),
         server_timeout: settings.server_timeout,
-        heartbeat: settings.heartbeat,
+        ping_every: PING_EVERY,
         replicas: settings.replicas,
         quorum: None,
     }

@@ -210,7 +210,6 @@ impl Background {
     pub(in crate::engine) fn lose(&self, hold: &Hold, reason: HoldEnd) {
         let (before, holding) = hold.end(reason);
         if before.is_none() {
-            self.note_expiry(hold);
             if let Some(holding) = holding {
                 holding.ended(self.counters(), GuardEnd::Lost(reason));
             }
@@ -218,17 +217,6 @@ impl Background {
             tracing::warn!(lock.name = %hold.keys.name, lock.fence = hold.fence().get(), ?reason, "{what}");
         }
         self.leave(hold);
-    }
-
-    /// Notes that the lease of a hold that has ended locally will expire on the server. If the grant was
-    /// never claimed, the server then takes this client for dead.
-    fn note_expiry(&self, hold: &Hold) {
-        if !hold.is_claimed() {
-            let lease = hold.terms.lease();
-            self.client
-                .presence
-                .lease_expires(&hold.keys, self.client.now(), hold.deadline(), lease);
-        }
     }
 }
 

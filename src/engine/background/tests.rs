@@ -158,11 +158,10 @@ fn poll(hold: &Hold, pending: &Arc<PendingCall>) -> Acquire {
     Acquire {
         keys: Arc::clone(&hold.keys),
         request: hold.request.clone(),
-        mode: Mode::Register,
+        mode: Mode::Ask,
         lease: LEASE,
         not_after: Arc::<PendingCall>::clone(pending),
         ticket: None,
-        heartbeat: LEASE,
         floor: None,
     }
 }
@@ -367,11 +366,10 @@ async fn granted_once(owner: Option<&Owner>) -> (Shared, Arc<Keys>, LeaseTerms, 
     let call = Acquire {
         keys: Arc::clone(&keys),
         request,
-        mode: Mode::Register,
+        mode: Mode::Ask,
         lease: LEASE,
         not_after: Arc::<PendingCall>::clone(&pending),
         ticket: None,
-        heartbeat: LEASE,
         floor: None,
     };
     let Acquired::Granted { grant, .. } = client.acquire(call, &pending).await.unwrap().reply else {

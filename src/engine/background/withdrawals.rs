@@ -118,12 +118,9 @@ impl Withdrawals {
 
     pub(super) fn add(&mut self, keys: &Arc<Keys>, withdrawal: Withdrawal) {
         let now = self.client.now();
-        // A call of the request can run for `NOT_AFTER`. The queue entry or hold that it makes is of use
-        // until the client no longer counts as alive, or the lease is over. The server keeps the keys for a
-        // while after that.
-        let lease = withdrawal.calls.lease();
-        let used = NOT_AFTER + lease.max(self.client.options.heartbeat);
-        let old_at = now.after(used + KEPT);
+        // A call of the request can run for `NOT_AFTER`. A hold that it makes lasts for a lease, and a queue
+        // entry for as long as the server keeps the queue.
+        let old_at = now.after(NOT_AFTER + withdrawal.calls.lease() + KEPT);
         let due = match withdrawal.calls.unanswered() {
             _ if withdrawal.at_once => now,
             Some(not_after) => self.local_after(keys, not_after),

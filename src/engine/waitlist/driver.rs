@@ -8,11 +8,11 @@
 //! A waitlist that cannot subscribe learns of a free lock by its polls alone, perhaps never while others want
 //! the lock. This is reported after the `server_timeout`.
 
-use std::iter;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 
@@ -199,20 +199,28 @@ async fn ask(waitlist: &Waitlist, numbers: impl IntoIterator<Item = u64>) -> Res
     outcome
 }
 
-/// Polls for the first waiter, to learn whether anything was missed. Schedules the repetition if needed, for
-/// the waiter that is then the first: the caller of this one may give up. Returns whether the server sees the
-/// subscription, if the reply says so.
+/// Polls for the first waiter of each capacity, to learn whether anything was missed. Schedules the
+/// repetition if needed, for the waiters that are then the first: the callers of these may give up. Returns
+/// whether the server sees the subscription, if a reply says so.
 async fn poll(waitlist: &Waitlist) -> Result<Option<Sight>, Failure> {
-    let mut firsts = iter::from_fn(|| waitlist.first());
-    let Some(prepared) = firsts.find_map(|number| waitlist.prepare(number, true)) else {
-        return Ok(None);
+    let polls: Vec<_> = loop {
+        let firsts = waitlist.firsts();
+        let polls = firsts.iter().filter_map(|number| waitlist.prepare(*number, true));
+        let polls: Vec<_> = polls.map(|prepared| waitlist.send(prepared)).collect();
+        if !polls.is_empty() || firsts.is_empty() {
+            break polls;
+        }
     };
-    let answer = waitlist.send(prepared).await;
-    if must_be_repeated(&answer) {
+    let answers = join_all(polls).await;
+    if answers.iter().any(must_be_repeated) {
         waitlist.poll_now();
     }
-    // A reply that grants the lock does not say whether the server sees the subscription.
-    answer.map(|(_, seen)| seen.map(|seen| waitlist.polled(seen)))
+    let mut seen = None;
+    for answer in answers {
+        // A reply that grants the lock does not say whether the server sees the subscription.
+        seen = answer?.1.or(seen);
+    }
+    Ok(seen.map(|seen| waitlist.polled(seen)))
 }
 
 fn must_be_repeated(answer: &Answered) -> bool {

@@ -168,8 +168,6 @@ impl Listener for Waitlists {
 
     fn replaced(&self, server: ServerId) {
         self.client.clocks.forget(server);
-        // The presence records may be gone, whatever the replies to earlier calls say.
-        self.client.presence.lost();
     }
 
     fn reconnected(&self, server: ServerId) {

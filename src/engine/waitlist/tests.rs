@@ -1,10 +1,9 @@
-//! Tests that every waiter is reached when its turn comes, whatever happened to its place or to the presence
-//! record of its client.
+//! Tests that every waiter is reached when its turn comes, whatever happened to its place, and though its
+//! client was noted absent.
 //!
 //! The clock is paused unless a test sleeps. [`settle`] runs everything that must not wait for a timer.
 
 mod failures;
-mod presence;
 
 use futures_util::FutureExt;
 use tokio::task::{JoinHandle, yield_now};
@@ -177,21 +176,6 @@ async fn handed_over(guard: LockGuard, waiter: JoinHandle<LockGuard>) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn first_waiter_is_reached_though_the_old_record_is_about_to_expire() {
-    let fixture = Fixture::new();
-    let guard = fixture.other.acquire().await.unwrap();
-    let waiter = fixture.waiter().await;
-    handed_over(guard, waiter).await;
-
-    let heartbeat = fixture.waitlists().client().options.heartbeat;
-    sleep(heartbeat * 8 / 10).await;
-    let guard = fixture.other.acquire().await.unwrap();
-    let waiter = fixture.waiter().await;
-    sleep(heartbeat * 3 / 10 - Duration::from_millis(500)).await;
-    handed_over(guard, waiter).await;
-}
-
-#[tokio::test(start_paused = true)]
 async fn first_waiter_is_reached_though_a_hold_of_its_client_ran_out() {
     let mut fixture = Fixture::new();
     fixture.lock = fixture.lock.clone().lease(Duration::from_secs(20)).renew(false);
@@ -212,21 +196,17 @@ fn stand_still(span: Duration) {
 /// Race: An unclaimed grant costs the waiters of its client their turn, and the client's next request is
 /// served before them.
 #[tokio::test(start_paused = true)]
-async fn turn_missed_with_an_unclaimed_hold_is_recovered_by_the_next_request() {
-    let mut fixture = Fixture::new();
-    // Over before the next poll is due.
-    let lease = fixture.waitlists().client().options.poll_interval() / 2;
-    fixture.lock = fixture.lock.clone().lease(lease);
+async fn turn_missed_with_an_unclaimed_hold_is_recovered_once_the_process_goes_on() {
+    let fixture = Fixture::new();
     let guard = fixture.other.acquire().await.unwrap();
     let (first, earlier) = (fixture.waiter().await, fixture.waiter().await);
     released(guard).await;
     let mine = granted(first).await;
-    stand_still(lease);
+    stand_still(fixture.waitlists().client().options.claim_window());
     assert!(mine.is_lost());
-    // This call finds the expired lease, and deletes the presence record of its client. So the earlier waiter
-    // misses its turn.
+    // This call finds the expired lease, and notes its client absent. So the earlier waiter misses its turn.
     let guard = fixture.other.acquire().await.unwrap();
-    // The background task notices the loss.
+    // The background task notices the loss, and the poll that is due by now finds out about the turn.
     settle().await;
     let later = fixture.waiter().await;
     handed_over(guard, earlier).await;
@@ -280,7 +260,7 @@ async fn incomplete_release_is_repeated_until_it_reaches_a_waiter() {
         tokio::spawn(fixture.other.acquire());
     }
     settle().await;
-    fixture.store.forget_records();
+    fixture.store.note_absent();
     let waiter = fixture.waiter().await;
     handed_over(guard, waiter).await;
 }
@@ -290,7 +270,7 @@ async fn all_waiters_are_reached_after_a_reconnect() {
     let fixture = Fixture::new();
     let guard = fixture.other.acquire().await.unwrap();
     let waiters = [fixture.waiter().await, fixture.waiter().await];
-    fixture.store.forget_records();
+    fixture.store.note_absent();
     fixture.waitlists().reconnected(ServerId::default());
     settle().await;
     released(guard).await;
@@ -300,52 +280,17 @@ async fn all_waiters_are_reached_after_a_reconnect() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn answer_from_before_a_reconnect_says_nothing_about_the_record() {
-    let fixture = Fixture::new();
-    let _guard = fixture.other.acquire().await.unwrap();
-    let _waiter = fixture.waiter().await;
-    let waitlist = fixture.waitlist();
-    let first = waitlist.first().unwrap();
-    waitlist.forget_registration();
-    let before = waitlist.prepare(first, true).unwrap();
-    fixture.waitlists().reconnected(ServerId::default());
-    let (progress, _) = waitlist.send(before).await.unwrap();
-    assert_eq!(progress, Progress::Queued);
-    assert_eq!(waitlist.prepare(first, true).unwrap().call.mode, Mode::Register);
-}
-
-#[tokio::test(start_paused = true)]
-async fn answer_from_before_the_loss_of_the_record_says_nothing_about_it() {
-    let fixture = Fixture::new();
-    let _guard = fixture.other.acquire().await.unwrap();
-    let _waiter = fixture.waiter().await;
-    let waitlist = fixture.waitlist();
-    let first = waitlist.first().unwrap();
-    waitlist.forget_registration();
-    let before = waitlist.prepare(first, true).unwrap();
-    let (now, context) = (fixture.waitlists().client().now(), before.context);
-    let at = Sample {
-        sent: now,
-        received: now,
-        now: ServerTime::default(),
-    };
-    waitlist.on_reply(context, &at, Acquired::NotRegistered { seen: true });
-    waitlist.send(before).await.unwrap();
-    assert_eq!(waitlist.prepare(first, true).unwrap().call.mode, Mode::Register);
-}
-
-#[tokio::test(start_paused = true)]
 async fn empty_waitlist_needs_no_driver() {
     let fixture = Fixture::new();
     assert!(!fixture.waitlist().needs_driver());
 }
 
 #[tokio::test(start_paused = true)]
-async fn lost_presence_is_restored_for_all_waiters() {
+async fn client_that_was_noted_absent_is_present_again_with_its_next_poll() {
     let fixture = Fixture::new();
     let guard = fixture.other.acquire().await.unwrap();
     let waiters = [fixture.waiter().await, fixture.waiter().await];
-    fixture.store.forget_records();
+    fixture.store.note_absent();
     sleep(fixture.waitlists().client().options.poll_interval() + 2 * JITTER).await;
     settle().await;
     released(guard).await;
@@ -363,7 +308,7 @@ async fn all_waiters_are_reached_once_a_missed_one_finds_the_lock_free() {
         fixture.waiter().await,
         fixture.waiter().await,
     ];
-    fixture.store.forget_records();
+    fixture.store.note_absent();
     // No client can be reached, so all waiters lose their places.
     released(guard).await;
     settle().await;
@@ -395,8 +340,8 @@ async fn waiter_that_takes_its_turn_at_the_end_of_a_lease_makes_no_other_ask() {
     sleep(lease + 2 * JITTER).await;
     let _guard = granted(first).await;
     settle().await;
-    // It polled, and the next one did.
-    assert_eq!(fixture.seen.acquires(), asked + 2);
+    // It polled.
+    assert_eq!(fixture.seen.acquires(), asked + 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -405,7 +350,7 @@ async fn unheard_grant_is_told_by_a_reply_to_another_request() {
     let guard = fixture.other.acquire().await.unwrap();
     let (waiter, other) = (fixture.waiter().await, fixture.waiter().await);
     let waitlist = fixture.waitlist();
-    let (number, now) = (waitlist.first().unwrap(), fixture.waitlists().client().now());
+    let (number, now) = (waitlist.firsts()[0], fixture.waitlists().client().now());
     let request = locked(&waitlist.state).waiters[&number].request.clone();
     let time = ServerTime::from_ms(1_000);
     let own_grant = Grant {
@@ -421,7 +366,6 @@ async fn unheard_grant_is_told_by_a_reply_to_another_request() {
             .into_iter()
             .find(|other| *other != number)
             .unwrap(),
-        epoch: None,
         again: true,
         subscriptions: locked(&waitlist.state).subscriptions,
     };
@@ -439,35 +383,6 @@ async fn unheard_grant_is_told_by_a_reply_to_another_request() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn poll_answered_for_the_holder_is_repeated_for_another_waiter() {
-    let fixture = Fixture::new();
-    let guard = fixture.other.acquire().await.unwrap();
-    let (waiter, _other) = (fixture.waiter().await, fixture.waiter().await);
-    let waitlist = fixture.waitlist();
-    let prepared = waitlist.prepare(waitlist.first().unwrap(), true).unwrap();
-    released(guard).await;
-    // Its push is read before the reply. Only the reply shows that no presence record was prolonged.
-    waitlist.send(prepared).await.unwrap();
-    assert_eq!(waitlist.todo(Duration::ZERO), Action::Poll);
-    let next = waitlist.first().unwrap();
-    assert_eq!(waitlist.prepare(next, true).unwrap().call.mode, Mode::Register);
-    released(granted(waiter).await).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn late_poll_prolongs_nothing() {
-    let fixture = Fixture::new();
-    let _guard = fixture.other.acquire().await.unwrap();
-    let _waiter = fixture.waiter().await;
-    let waitlist = fixture.waitlist();
-    let first = waitlist.first().unwrap();
-    let mut prepared = waitlist.prepare(first, true).unwrap();
-    prepared.call.not_after = Arc::new(ServerTime::default());
-    assert!(waitlist.send(prepared).await.is_err());
-    assert_eq!(waitlist.prepare(first, false).unwrap().call.mode, Mode::Register);
-}
-
-#[tokio::test(start_paused = true)]
 async fn refilled_waitlist_polls_in_time_however_long_the_lease_is() {
     let fixture = Fixture::new();
     let lease = Duration::from_secs(600);
@@ -479,7 +394,7 @@ async fn refilled_waitlist_polls_in_time_however_long_the_lease_is() {
     sleep(2 * interval).await;
     let guard = fixture.other.clone().lease(lease).acquire().await.unwrap();
     let waiter = fixture.waiter().await;
-    fixture.store.forget_records();
+    fixture.store.note_absent();
     sleep(interval + 2 * JITTER).await;
     settle().await;
     handed_over(guard, waiter).await;
@@ -503,7 +418,7 @@ async fn grant_read_too_late_leaves_nothing_and_costs_no_place() {
     let behind = tokio::spawn(async move { behind.await.unwrap() });
     settle().await;
     let waitlist = fixture.waitlist();
-    let first = waitlist.first().unwrap();
+    let first = waitlist.firsts()[0];
     let request = locked(&waitlist.state).waiters[&first].request.clone();
     let grant = Grant {
         fence: guard.fence(),
@@ -528,7 +443,7 @@ async fn waitlist_polls_for_the_waiter_with_the_first_turn() {
     let _guard = fixture.other.acquire().await.unwrap();
     let _waiter = fixture.waiter().await;
     let waitlist = fixture.waitlist();
-    let oldest = waitlist.first().unwrap();
+    let oldest = waitlist.firsts()[0];
     let ticket = locked(&waitlist.state).waiters[&oldest].wait.ticket.unwrap();
     let terms = locked(&waitlist.state).waiters[&oldest].terms;
     let client = fixture.waitlists().client();
@@ -539,13 +454,29 @@ async fn waitlist_polls_for_the_waiter_with_the_first_turn() {
         verdicts.push((request.number(), waitlist.take_in(&request, terms, ticket)));
     }
     let turns: Vec<u64> = std::iter::from_fn(|| {
-        let first = waitlist.first()?;
+        let first = waitlist.firsts().pop()?;
         waitlist.give_up(first);
         Some(first)
     })
     .collect();
     let [one_before, two_before, none] = [0, 1, 2].map(|n: usize| verdicts[n].0);
     assert_eq!(turns, [two_before, one_before, oldest, none]);
+}
+
+/// A waiter can be passed over while another one of its client, which asks for a smaller capacity, keeps its
+/// place.
+#[tokio::test(start_paused = true)]
+async fn waitlist_polls_for_the_first_waiter_of_each_capacity() {
+    let fixture = Fixture::new();
+    let client = fixture.waitlists().client();
+    let terms = LockOptions::default().terms(&client.options).unwrap();
+    let waitlist = fixture.waitlist();
+    let mut verdicts = Vec::new();
+    for (number, capacity, ticket) in [(1, 2, 10), (2, 4, 30), (3, 4, 20), (4, 2, 40)] {
+        let request = RequestId::with_permits(&client.id, terms.claim_window(), number, 1, capacity);
+        verdicts.push(waitlist.take_in(&request, terms, Some(Ticket(ticket))));
+    }
+    assert_eq!(waitlist.firsts(), [1, 3]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -561,13 +492,12 @@ async fn all_waiters_ask_at_once_after_one_was_found_removed() {
         sleep(Duration::from_millis(100)).await;
         fixture.store.flush();
         let _other = fixture.other.acquire().await.unwrap();
-        let number = waitlist.first().unwrap();
+        let number = waitlist.firsts()[0];
         if !is_here {
             waitlist.give_up(number);
         }
         let context = CallContext {
             number,
-            epoch: None,
             again: true,
             subscriptions: locked(&waitlist.state).subscriptions,
         };
@@ -597,7 +527,7 @@ async fn poll_after_the_end_of_its_request_leaves_nothing() {
         let mut guard = fixture.other.acquire().await.unwrap();
         let waiter = fixture.waiter().await;
         let waitlist = fixture.waitlist();
-        let mut prepared = waitlist.prepare(waitlist.first().unwrap(), true).unwrap();
+        let mut prepared = waitlist.prepare(waitlist.firsts()[0], true).unwrap();
         if was_written {
             let not_after = prepared.pending.written(ConnectionId::default()).unwrap();
             prepared.call.not_after = Arc::new(not_after);
@@ -642,7 +572,7 @@ async fn turn_missed_before_ticket_reply_is_recovered_at_once() {
     released(guard).await;
     settle().await;
     let _guard = next.await.unwrap().unwrap();
-    // Another waiter writes the client's presence record again, subscribes and polls.
+    // Another waiter is queued, subscribes and polls.
     let _waiter = fixture.waiter().await;
     assert_eq!(fixture.store.queued(), 1);
     waitlist.on_reply(context, &answer.at, answer.reply);
@@ -663,11 +593,10 @@ async fn turn_missed_before_a_second_call_is_recovered_at_the_earlier_ticket_at_
         let guard = fixture.other.acquire().await.unwrap();
         let (client, waitlist) = (fixture.waitlists().client(), fixture.waitlist());
         let (request, mut outcome) = fixture.newcomer();
-        waitlist.forget_registration();
         let first = waitlist.prepare(request.number(), false).unwrap();
         let second = waitlist.prepare(request.number(), false).unwrap();
         let told_first = client.acquire(first.call, &first.pending).await.unwrap();
-        fixture.store.forget_records();
+        fixture.store.note_absent();
         let (next, later) = (fixture.other.acquire(), fixture.other.acquire());
         let next = tokio::spawn(async move { next.await.unwrap() });
         settle().await;
@@ -705,7 +634,7 @@ async fn after_a_reconnect_a_push_is_only_a_reason_to_ask() {
     let guard = fixture.other.acquire().await.unwrap();
     let waiter = fixture.waiter().await;
     let waitlist = fixture.waitlist();
-    let first = waitlist.first().unwrap();
+    let first = waitlist.firsts()[0];
     let client = fixture.waitlists().client();
     let request = locked(&waitlist.state).waiters[&first].request.clone();
     let push = Push::Granted(vec![Grant {
@@ -722,7 +651,7 @@ async fn after_a_reconnect_a_push_is_only_a_reason_to_ask() {
     fixture.waitlists().reconnected(ServerId::default());
     // By the former clock offset the grant would be in time.
     waitlist.pushed(ServerId::default(), &push.write());
-    assert_eq!(waitlist.first(), Some(first));
+    assert_eq!(waitlist.firsts(), [first]);
     settle().await;
     handed_over(guard, waiter).await;
 }
@@ -733,7 +662,7 @@ async fn grant_of_another_clients_request_is_not_taken() {
     let guard = fixture.other.acquire().await.unwrap();
     let waiter = fixture.waiter().await;
     let waitlist = fixture.waitlist();
-    let first = waitlist.first().unwrap();
+    let first = waitlist.firsts()[0];
     let claim_window = Duration::from_secs(5);
     let grant = Grant {
         fence: guard.fence(),
@@ -746,7 +675,7 @@ async fn grant_of_another_clients_request_is_not_taken() {
         &grant,
         Some(fixture.waitlists().client().now().after(claim_window)),
     );
-    assert_eq!(waitlist.first(), Some(first));
+    assert_eq!(waitlist.firsts(), [first]);
     handed_over(guard, waiter).await;
 }
 

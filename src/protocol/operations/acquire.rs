@@ -8,7 +8,7 @@ use crate::protocol::ids::RequestId;
 use crate::protocol::interface::{Grant, Priority, Stamp};
 use crate::protocol::keys::Keys;
 use crate::protocol::script::{ACQUIRES, Declared, PubSubMode, ReplyError, ReplyReader, ScriptCall};
-use crate::time::server_time::{ServerTime, Ticket, millis};
+use crate::time::server_time::{ServerTime, Ticket};
 use crate::types::fence::Fence;
 use crate::types::status::Kind;
 
@@ -17,12 +17,10 @@ use crate::types::status::Kind;
 pub(crate) enum Mode {
     /// Take the lock if no reachable waiter is in front; never queue.
     Try,
-    /// Queue if the lock is held. Leave the client's presence record as it is.
-    Wait,
-    /// Like `Wait`, and also write or prolong the client's presence record.
-    Register,
-    /// Like `Register`, but only prolong the presence record. Without one, the answer is
-    /// [`Acquired::NotRegistered`]. The reply says whether the server sees the client's subscription.
+    /// Queue if the lock is held.
+    Ask,
+    /// Like `Ask`, and also prolong the queue's TTL. The reply says whether the server sees the client's
+    /// subscription.
     Poll,
 }
 
@@ -36,7 +34,6 @@ pub(crate) struct Acquire {
     pub(crate) not_after: Arc<dyn Stamp>,
     /// The place that the request had before, if it had one.
     pub(crate) ticket: Option<Ticket>,
-    pub(crate) heartbeat: Duration,
     /// In a quorum: the least fence of a grant, which takes the place of the server's time. The ticket then
     /// counts as it is, even if it is later than the server's time.
     pub(crate) floor: Option<Fence>,
@@ -54,12 +51,6 @@ pub(crate) enum Acquired {
     Contended(Contended),
     /// The call ran after its `not_after`: nothing was done.
     ExpiredCall,
-    /// The client has no presence record, and nothing was done. All requests of its waitlist must ask again
-    /// with their tickets.
-    NotRegistered {
-        /// Whether the server sees a subscriber on the client's channel.
-        seen: bool,
-    },
     /// The call removed so many unreachable waiters that it stopped half-way. It must be repeated.
     Incomplete,
     /// The owner has the maximum number of holds, and nothing was done.
@@ -115,8 +106,7 @@ impl Operation for Acquire {
         let script_call = ScriptCall::of_lock(&ACQUIRES, &self.keys, declared);
         let mode = match self.mode {
             Mode::Try => "try",
-            Mode::Wait => "wait",
-            Mode::Register => "register",
+            Mode::Ask => "ask",
             Mode::Poll => "poll",
         };
         let script_call = script_call
@@ -124,7 +114,6 @@ impl Operation for Acquire {
             .with(mode)
             .with_lease(self.lease)
             .with_not_after(&self.not_after)
-            .with(millis(self.heartbeat))
             .with_address(way, &self.keys);
         let script_call = match self.ticket {
             Some(ticket) => script_call.with(ticket.0),
@@ -134,7 +123,7 @@ impl Operation for Acquire {
         script_call.with_floor(self.floor)
     }
 
-    /// A poll needs the client's presence record too.
+    /// A poll is for the queue too.
     fn goes_alone(&self) -> bool {
         self.mode != Mode::Poll && self.keys.may_go_alone()
     }
@@ -169,11 +158,10 @@ impl Operation for Acquire {
                 })
             }
             4 => Acquired::ExpiredCall,
-            5 => Acquired::NotRegistered { seen: words.flag()? },
-            6 => Acquired::Incomplete,
-            7 => return Err(ReplyError::Elsewhere),
-            8 => Acquired::Full,
-            9 => return Err(ReplyError::ClockBehind),
+            5 => Acquired::Incomplete,
+            6 => return Err(ReplyError::Elsewhere),
+            7 => Acquired::Full,
+            8 => return Err(ReplyError::ClockBehind),
             _ => return Err(words.malformed()),
         };
         Ok((words.now, acquired))
@@ -191,11 +179,10 @@ mod tests {
         let new = Acquire {
             keys: Arc::new(Keys::new("fairlock", "a").unwrap()),
             request: RequestId::new(&ClientId::from_number(1), time, 1, None),
-            mode: Mode::Register,
+            mode: Mode::Ask,
             lease: time,
             not_after: Arc::new(ServerTime::MAX),
             ticket: None,
-            heartbeat: time,
             floor: None,
         };
         let returns = Acquire {

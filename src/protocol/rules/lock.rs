@@ -1,9 +1,9 @@
 //! The rules of a lock: what its scripts do, in Rust.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::{Channels, Now, Queue, RETENTION_MS, Rules, Run, note_alive};
+use super::{Absent, Channels, Now, Queue, RETENTION_MS, Rules, Run};
 use crate::protocol::ids::RequestId;
 use crate::protocol::interface::{Grant, RESERVED, TURNS_AHEAD_US};
 use crate::protocol::keys::Keys;
@@ -21,15 +21,13 @@ use crate::types::owner::Owner;
 /// How many holds one owner may have.
 pub(crate) const MAX_HOLDS: usize = 256;
 
-/// One lock: its holder, its queue, and its clients' presence records.
+/// One lock: its holder and its queue.
 #[derive(Debug, Default)]
 pub(crate) struct Lock {
     /// The holder as last written. Holds whose deadline is past stay until the next write. `None` before the
     /// first holder.
     pub(crate) written: Option<Holder>,
     pub(crate) queue: Queue,
-    /// Client → server time (ms) until which the client counts as alive.
-    pub(crate) clients: HashMap<String, u64>,
     /// The time in ms after which nothing of this lock is needed.
     pub(crate) kept_until: u64,
 }
@@ -46,6 +44,8 @@ pub(crate) struct Holder {
     /// The grant was pushed, and is not claimed yet.
     pub(crate) pushed: bool,
     pub(crate) holds: BTreeMap<RequestId, Hold>,
+    /// Nobody is absent while nobody is queued.
+    pub(crate) absent: Absent,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -114,20 +114,19 @@ impl Holder {
 }
 
 impl Lock {
-    /// Returns the holder without the holds whose deadline is past. Also returns the client that must still
-    /// be taken for dead, because it has not claimed a pushed grant. That is never the caller's client, which
-    /// is awake, and never a client if `caller` is `None`. A deadline beyond now + lease means that the clock
+    /// Returns the holder without the holds whose deadline is past. The client of a grant that was pushed and
+    /// not claimed is absent, unless it is the caller's. A deadline beyond now + lease means that the clock
     /// was set back; it is clamped.
-    pub(crate) fn read(&mut self, now: Now, caller: Option<&str>) -> (Holder, Option<String>) {
+    pub(crate) fn read(&mut self, now: Now, caller: &RequestId) -> Holder {
         let mut holder = self.written.clone().unwrap_or_default();
         let unclaimed = holder.request.clone().filter(|_| holder.pushed);
-        let mut dead = None;
+        let absent = &mut holder.absent;
         let mut changed = false;
         holder.holds.retain(|request, hold| {
             if hold.deadline <= now.ms {
                 let is_unclaimed = unclaimed.as_ref() == Some(request);
-                if is_unclaimed && caller.is_some_and(|caller| caller != request.client()) {
-                    dead = Some(request.client().to_owned());
+                if is_unclaimed && request.client() != caller.client() {
+                    absent.note(request.client());
                 }
                 changed = true;
                 return false;
@@ -140,15 +139,8 @@ impl Lock {
         });
         if changed && holder.is_held() {
             self.write_holds(&mut holder);
-            self.take_for_dead(dead.take().as_deref());
         }
-        (holder, dead)
-    }
-
-    pub(crate) fn take_for_dead(&mut self, client: Option<&str>) {
-        if let Some(client) = client {
-            self.clients.remove(client);
-        }
+        holder
     }
 
     fn write(&mut self, holder: &Holder, until: u64) {
@@ -190,36 +182,37 @@ impl Lock {
             request: Some(request.clone()),
             pushed,
             holds: BTreeMap::from([(request.clone(), Hold { deadline, lease })]),
+            absent: std::mem::take(&mut holder.absent),
         };
         self.write(holder, deadline);
     }
 
-    /// Leaves the lock without a holder.
-    pub(crate) fn free(&mut self, holder: &Holder, now: Now) {
-        let nobody = Holder {
+    /// Leaves the lock without a holder, and somebody queued if there is more to do.
+    pub(crate) fn free(&mut self, holder: &Holder, now: Now, more: bool) {
+        let mut nobody = Holder {
             fence: holder.last_fence(),
             ..Holder::default()
         };
+        if more {
+            nobody.absent = holder.absent.clone();
+        }
         self.write(&nobody, now.ms);
     }
 
     /// Grants a free lock to the first request in the queue whose client can be reached, and tells that
     /// client alone. `fence` is the fence of the new owner, and `mine` is the caller's own request and its
-    /// lease. A request whose client cannot be reached stays removed, and so does its client's presence
-    /// record.
+    /// lease. A request whose client cannot be reached stays removed.
     #[expect(clippy::too_many_arguments)]
     pub(crate) fn hand_over(
         &mut self,
         holder: &mut Holder,
         mut fence: u64,
-        dead: Option<&str>,
         mine: Option<(&RequestId, u64)>,
         prefix: &str,
         now: Now,
         bound: usize,
         channels: &mut dyn Channels,
     ) -> HandOver {
-        self.take_for_dead(dead);
         let mut unreachable = BTreeSet::new();
         for _ in 0..bound {
             let Some(request) = self.queue.pop() else {
@@ -234,7 +227,7 @@ impl Lock {
             }
             let client = request.client();
             let channel = format!("{prefix}{client}");
-            if self.is_alive(client, now) && channels.subscribers(&channel) > 0 {
+            if !holder.absent.has(client) && channels.subscribers(&channel) > 0 {
                 let claim_ms = millis(request.claim_window());
                 let push = pushed_grant(&request, fence, now, claim_ms)
                     .map(|grant| Push::Granted(vec![grant]).write());
@@ -245,7 +238,6 @@ impl Lock {
                 // No two requests are ever told the same fence.
                 fence += 1;
             }
-            self.clients.remove(client);
             unreachable.insert(client.to_owned());
         }
         HandOver::More
@@ -253,30 +245,21 @@ impl Lock {
 
     /// The lock was released but stays taken for a while. Tells the client of the first reachable request in
     /// the queue to ask for the time, and removes those before it. Returns whether the bound was reached.
-    pub(crate) fn tell_first(
-        &mut self,
-        prefix: &str,
-        now: Now,
-        bound: usize,
-        channels: &mut dyn Channels,
-    ) -> bool {
+    pub(crate) fn tell_first(&mut self, prefix: &str, bound: usize, channels: &mut dyn Channels) -> bool {
+        let absent = self.written.as_ref().map(|holder| &holder.absent);
         for _ in 0..bound {
             let Some((_, first)) = self.queue.order.first().cloned() else {
                 return false;
             };
             let channel = format!("{prefix}{}", first.client());
-            if self.is_alive(first.client(), now) && channels.subscribers(&channel) > 0 {
+            let is_absent = absent.is_some_and(|absent| absent.has(first.client()));
+            if !is_absent && channels.subscribers(&channel) > 0 {
                 channels.publish(&channel, &Push::Kept.write());
                 return false;
             }
             self.queue.remove(&first);
-            self.clients.remove(first.client());
         }
         true
-    }
-
-    fn is_alive(&self, client: &str, now: Now) -> bool {
-        self.clients.get(client).is_some_and(|until| *until > now.ms)
     }
 }
 
@@ -290,9 +273,9 @@ pub(super) fn acquire(call: &Acquire, rules: &mut Rules, run: Run<'_>) -> Acquir
     let Acquire {
         keys, request, mode, ..
     } = call;
-    let (lease, heartbeat) = (millis(call.lease), millis(call.heartbeat));
+    let lease = millis(call.lease);
     let lock = rules.lock(&keys.lock);
-    let (mut holder, dead) = lock.read(now, Some(request.client()));
+    let mut holder = lock.read(now, request);
     let fence = next_fence(&holder, now, call.floor);
     if let Some(grant) = holder.grant_of(request) {
         let was_queued = false;
@@ -301,15 +284,8 @@ pub(super) fn acquire(call: &Acquire, rules: &mut Rules, run: Run<'_>) -> Acquir
     if now.ms > not_after.ms() {
         return Acquired::ExpiredCall;
     }
-    let alive = lock
-        .clients
-        .get(request.client())
-        .is_some_and(|until| *until > now.ms);
     let seen =
         *mode == Mode::Poll && channels.subscribers(&format!("{}{}", keys.channel, request.client())) > 0;
-    if *mode == Mode::Poll && !alive {
-        return Acquired::NotRegistered { seen };
-    }
     let was_queued = lock.queue.ticket(request).is_some();
     if holder.is_of(request.owner()) {
         if holder.holds.len() >= MAX_HOLDS {
@@ -320,7 +296,7 @@ pub(super) fn acquire(call: &Acquire, rules: &mut Rules, run: Run<'_>) -> Acquir
         lock.write_holds(&mut holder);
         lock.queue.remove(request);
     } else if !holder.is_held() && lock.queue.len() == 0 {
-        lock.take_for_dead(dead.as_deref());
+        holder.absent.clear();
         lock.grant(&mut holder, request, fence, now, lease, false);
     }
     if let Some(grant) = holder.grant_of(request) {
@@ -335,20 +311,15 @@ pub(super) fn acquire(call: &Acquire, rules: &mut Rules, run: Run<'_>) -> Acquir
         enqueued = lock.queue.add(ticket, request);
         // The number is one too large if the request was moved.
         queued += usize::from(enqueued);
-        lock.keep_until(now.ms + heartbeat + RETENTION_MS);
+        lock.keep_until(now.ms + RETENTION_MS);
+        holder.absent.remove(request.client());
+        if let Some(written) = lock.written.as_mut().filter(|_| holder.is_held()) {
+            written.absent.remove(request.client());
+        }
     }
     if !holder.is_held() {
         let mine = Some((request, lease));
-        match lock.hand_over(
-            &mut holder,
-            fence,
-            dead.as_deref(),
-            mine,
-            &keys.channel,
-            now,
-            bound,
-            channels,
-        ) {
+        match lock.hand_over(&mut holder, fence, mine, &keys.channel, now, bound, channels) {
             HandOver::More => return Acquired::Incomplete,
             HandOver::Nobody(fence) => lock.grant(&mut holder, request, fence, now, lease, false),
             HandOver::Handed => {}
@@ -359,15 +330,6 @@ pub(super) fn acquire(call: &Acquire, rules: &mut Rules, run: Run<'_>) -> Acquir
         }
     }
 
-    if matches!(mode, Mode::Register | Mode::Poll) {
-        note_alive(
-            &mut lock.clients,
-            request.client(),
-            now.ms + heartbeat,
-            now,
-            bound,
-        );
-    }
     let own_grant = holder.request.as_ref().filter(|r| r.client() == request.client());
     // A try is never queued, so the whole queue is ahead of it.
     let itself = usize::from(*mode != Mode::Try);
@@ -448,7 +410,7 @@ fn keep(call: &Release, rules: &mut Rules, now: Now, channels: &mut dyn Channels
     })?;
     if holder.holds.contains_key(&kept) {
         // The call before this one may have been incomplete.
-        return Some(lock.tell_first(&keys.channel, now, bound, channels));
+        return Some(lock.tell_first(&keys.channel, bound, channels));
     }
     holder.holds.remove(request)?;
     let lease = deadline - now.ms;
@@ -457,7 +419,7 @@ fn keep(call: &Release, rules: &mut Rules, now: Now, channels: &mut dyn Channels
     holder.request = Some(kept);
     holder.pushed = false;
     lock.keep_until(deadline + RETENTION_MS);
-    Some(lock.tell_first(&keys.channel, now, bound, channels))
+    Some(lock.tell_first(&keys.channel, bound, channels))
 }
 
 pub(super) fn withdraw(call: &Withdraw, rules: &mut Rules, run: Run<'_>) -> Withdrawn {
@@ -499,7 +461,7 @@ pub(super) fn withdraw(call: &Withdraw, rules: &mut Rules, run: Run<'_>) -> With
         holder.deadline() > now.ms && holder.request.as_ref().is_some_and(RequestId::is_kept)
     });
     Withdrawn {
-        more: released.more || stays_taken && lock.tell_first(&keys.channel, now, bound, channels),
+        more: released.more || stays_taken && lock.tell_first(&keys.channel, bound, channels),
     }
 }
 
@@ -515,7 +477,7 @@ fn end(
 ) -> Released {
     let bound = rules.bound;
     let lock = rules.lock(&keys.lock);
-    let (mut holder, dead) = lock.read(now, Some(caller.client()));
+    let mut holder = lock.read(now, caller);
     let was_held = holder.is_held();
     let outcome = ending(&mut lock.queue, &mut holder);
     let mut more = false;
@@ -523,19 +485,10 @@ fn end(
         lock.write_holds(&mut holder);
     } else if !holder.is_held() {
         let fence = next_fence(&holder, now, floor);
-        let handed = lock.hand_over(
-            &mut holder,
-            fence,
-            dead.as_deref(),
-            None,
-            &keys.channel,
-            now,
-            bound,
-            channels,
-        );
+        let handed = lock.hand_over(&mut holder, fence, None, &keys.channel, now, bound, channels);
         more = matches!(handed, HandOver::More);
         if was_held && !matches!(handed, HandOver::Handed) {
-            lock.free(&holder, now);
+            lock.free(&holder, now, more);
         }
     }
     Released {
@@ -548,7 +501,7 @@ fn end(
 
 pub(super) fn renew(call: &Renew, rules: &mut Rules, now: Now) -> Renewed {
     let lock = rules.lock(&call.keys.lock);
-    let (mut holder, _) = lock.read(now, None);
+    let mut holder = lock.read(now, &call.request);
     let lease = millis(call.lease);
     let wanted = (now.ms + lease).min(call.cap.ms());
     let fence_counts = holder.fence == call.fence.get();
@@ -613,7 +566,7 @@ pub(super) fn look(call: &Look, rules: &mut Rules, now: Now) -> Looked {
 
 pub(super) fn inspect(call: &Inspect, rules: &mut Rules, now: Now) -> Inspected {
     let lock = rules.lock(&call.keys.lock);
-    let (holder, _) = lock.read(now, None);
+    let holder = lock.read(now, &call.request);
     let held = holder.request.as_ref().filter(|_| holder.is_held());
     let holders: Vec<_> = held
         .zip(Fence::new(holder.fence))

@@ -4,10 +4,10 @@
 //! numbers stand in the request, so no capacity is stored about which two callers could disagree. A reader
 //! takes one of [`MOST_PERMITS`](crate::types::permits::MOST_PERMITS), and a writer all of them.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::{Channels, Now, Queue, RETENTION_MS, Rules, Run, note_alive};
+use super::{Absent, Channels, Now, Queue, RETENTION_MS, Rules, Run};
 use crate::protocol::ids::RequestId;
 use crate::protocol::interface::Grant;
 use crate::protocol::keys::Keys;
@@ -29,7 +29,7 @@ const STEPS: usize = 64;
 /// How many holds an inspection lists.
 const LISTED: usize = 100;
 
-/// All permits under one name: their holds, the queue, and the clients' presence records.
+/// All permits under one name: their holds and the queue.
 #[derive(Debug, Default)]
 pub(crate) struct Permits {
     /// The time in ms at which the holds were last written. 0 before the first hold.
@@ -48,8 +48,7 @@ pub(crate) struct Permits {
     /// The request that was overtaken last, and how many permits were granted over it while it was the first
     /// in the queue.
     pub(crate) overtaken: Option<(RequestId, u32)>,
-    /// Client → server time (ms) until which the client counts as alive.
-    pub(crate) clients: HashMap<String, u64>,
+    pub(crate) absent: Absent,
     /// The time in ms after which nothing of these permits is needed.
     pub(crate) kept_until: u64,
 }
@@ -78,10 +77,6 @@ impl Permits {
         })
     }
 
-    pub(crate) fn is_alive(&self, client: &str, now: Now) -> bool {
-        self.clients.get(client).is_some_and(|until| *until > now.ms)
-    }
-
     pub(crate) fn set_timer(&mut self, time: u64, request: &RequestId) {
         self.timers.remove(request);
         self.timers.add(time, request);
@@ -106,9 +101,8 @@ pub(crate) struct OpenPermits<'a> {
     pub(crate) now: Now,
     /// The largest number of timers that one call looks at, and of requests that it removes from the queue.
     pub(crate) bound: usize,
-    /// The caller's client is awake. It keeps its presence record if it did not claim a grant. A call that
-    /// only reads has no caller, and takes no client for dead.
-    caller: Option<&'a str>,
+    /// The caller's client is awake, and not absent if it did not claim a grant.
+    caller: &'a str,
     /// How many permits were in use before the call.
     used_before: u32,
     /// Some holds that are over may still be there, because the bound was reached.
@@ -122,7 +116,7 @@ impl<'a> OpenPermits<'a> {
         keys: &'a Keys,
         now: Now,
         bound: usize,
-        caller: Option<&'a str>,
+        caller: &'a str,
     ) -> OpenPermits<'a> {
         let mut open = OpenPermits {
             used_before: permits.used,
@@ -154,11 +148,12 @@ impl<'a> OpenPermits<'a> {
         }
         permits.seen = self.now.ms;
         permits.overtaken = None;
+        permits.absent.clear();
     }
 
     /// Drops the holds that are over, in the order of their ends. If `is_exact`, also corrects the first
-    /// timer that is left. Looks at no more timers than the bound. Returns the first timer, or 0. A client
-    /// that did not claim its grant is dead or asleep, and loses its presence record.
+    /// timer that is left. Looks at no more timers than the bound. Returns the first timer, or 0. The client
+    /// of an unclaimed grant is absent.
     pub(crate) fn settle(&mut self, is_exact: bool) -> u64 {
         let mut earliest = 0;
         for _ in 0..self.bound {
@@ -177,8 +172,8 @@ impl<'a> OpenPermits<'a> {
                 Some(_) if !is_over => return due,
                 Some(hold) => {
                     self.drop_hold(&request);
-                    if hold.pushed && self.caller.is_some_and(|caller| caller != request.client()) {
-                        self.permits.clients.remove(request.client());
+                    if hold.pushed && request.client() != self.caller {
+                        self.permits.absent.note(request.client());
                     }
                 }
             }
@@ -259,11 +254,13 @@ struct Progress {
     /// Another request may be the first in the queue now, or more permits stay taken.
     is_new: bool,
     removed: usize,
+    /// The clients whose messages were refused.
+    refused: BTreeSet<String>,
 }
 
 impl OpenPermits<'_> {
     fn is_reachable(&self, client: &str, channels: &dyn Channels) -> bool {
-        self.permits.is_alive(client, self.now)
+        !self.permits.absent.has(client)
             && channels.subscribers(&format!("{}{client}", self.keys.channel)) > 0
     }
 
@@ -286,10 +283,14 @@ impl OpenPermits<'_> {
         mine: Option<(&RequestId, u64)>,
         channels: &mut dyn Channels,
     ) -> bool {
-        let mut progress = Progress { is_new, removed: 0 };
+        let mut progress = Progress {
+            is_new,
+            removed: 0,
+            refused: BTreeSet::new(),
+        };
         loop {
             let (told, is_done) = self.take_from_queue(mine, &mut progress, channels);
-            match (self.tell(told, channels), is_done) {
+            match (self.tell(told, &mut progress, channels), is_done) {
                 (_, false) => return true,
                 (true, true) => {}
                 (false, true) => break,
@@ -333,7 +334,9 @@ impl OpenPermits<'_> {
             let steps = is_full && largest > head.capacity();
             // Of several full requests, only the first must be reachable.
             let is_asked = !is_full || first.is_none() && (steps || self.is_told_of_time(progress));
-            let is_waiting = own_lease.is_some() || !is_asked || self.is_reachable(head.client(), channels);
+            let is_reachable =
+                || !progress.refused.contains(head.client()) && self.is_reachable(head.client(), channels);
+            let is_waiting = own_lease.is_some() || !is_asked || is_reachable();
             if steps && is_waiting && stepped < STEPS {
                 stepped += 1;
                 first = first.or(Some(head));
@@ -355,9 +358,12 @@ impl OpenPermits<'_> {
             }
             if let Some(lease) = own_lease {
                 self.grant(&head, lease, false);
-            } else if !is_waiting {
-                self.permits.clients.remove(head.client());
-            } else if let Some(grant) = self.grant(&head, millis(head.claim_window()), true) {
+                continue;
+            }
+            if !is_waiting {
+                continue;
+            }
+            if let Some(grant) = self.grant(&head, millis(head.claim_window()), true) {
                 let of_client = |grants: &&mut Vec<Grant>| grants[0].request.client() == head.client();
                 match told.iter_mut().find(of_client) {
                     Some(grants) => grants.push(grant),
@@ -370,7 +376,7 @@ impl OpenPermits<'_> {
     /// Tells each client its grants, in one message. The grants of a refused message are void: their requests
     /// stay removed, as if the client could not be reached, and no fence is given out again. Returns whether
     /// a message was refused.
-    fn tell(&mut self, told: Vec<Vec<Grant>>, channels: &mut dyn Channels) -> bool {
+    fn tell(&mut self, told: Vec<Vec<Grant>>, progress: &mut Progress, channels: &mut dyn Channels) -> bool {
         let mut is_refused = false;
         for grants in told {
             let client = grants[0].request.client().to_owned();
@@ -378,7 +384,7 @@ impl OpenPermits<'_> {
             let requests: Vec<_> = grants.iter().map(|grant| grant.request.clone()).collect();
             if !channels.publish(&channel, &Push::Granted(grants).write()) {
                 is_refused = true;
-                self.permits.clients.remove(&client);
+                progress.refused.insert(client);
                 for request in requests {
                     self.drop_hold(&request);
                 }
@@ -397,8 +403,8 @@ pub(super) fn acquire(call: &Acquire, rules: &mut Rules, run: Run<'_>) -> Acquir
     let Acquire {
         keys, request, mode, ..
     } = call;
-    let (lease, heartbeat) = (millis(call.lease), millis(call.heartbeat));
-    let mut open = rules.open_permits(keys, now, Some(request.client()));
+    let lease = millis(call.lease);
+    let mut open = rules.open_permits(keys, now, request);
     if let Some(grant) = open.permits.grant_of(request) {
         // Other holds may be over.
         let was_queued = false;
@@ -412,16 +418,17 @@ pub(super) fn acquire(call: &Acquire, rules: &mut Rules, run: Run<'_>) -> Acquir
     }
     let seen =
         *mode == Mode::Poll && channels.subscribers(&format!("{}{}", keys.channel, request.client())) > 0;
-    if *mode == Mode::Poll && !open.permits.is_alive(request.client(), now) {
-        return Acquired::NotRegistered { seen };
-    }
 
     let (queued, mut enqueued) = (open.permits.queue.len(), false);
     if queued > 0 || !open.fits(request) {
         if *mode != Mode::Try {
             let ticket = call.ticket.map_or(now.us, |ticket| ticket.0.min(now.us));
             enqueued = open.permits.queue.add(ticket, request);
-            open.permits.keep_until(now.ms + heartbeat + RETENTION_MS);
+            open.permits.keep_until(now.ms + RETENTION_MS);
+            if open.permits.absent.has(request.client()) {
+                open.permits.absent.remove(request.client());
+                open.permits.seen = now.ms;
+            }
         }
         if open.hand_over(false, Some((request, lease)), channels) {
             return Acquired::Incomplete;
@@ -429,6 +436,7 @@ pub(super) fn acquire(call: &Acquire, rules: &mut Rules, run: Run<'_>) -> Acquir
     }
     let mut own = open.permits.grant_of(request);
     if own.is_none() && open.permits.queue.len() == 0 && open.fits(request) {
+        open.permits.absent.clear();
         own = open.grant(request, lease, false);
     }
     if let Some(grant) = own {
@@ -436,10 +444,6 @@ pub(super) fn acquire(call: &Acquire, rules: &mut Rules, run: Run<'_>) -> Acquir
         return Acquired::Granted { grant, was_queued };
     }
 
-    if matches!(mode, Mode::Register | Mode::Poll) {
-        let clients = &mut open.permits.clients;
-        note_alive(clients, request.client(), now.ms + heartbeat, now, open.bound);
-    }
     let earliest = open.settle(true);
     let queue = &open.permits.queue;
     // A try is never queued, so the whole queue is ahead of it.
@@ -576,7 +580,7 @@ fn end(
     ending: impl FnOnce(&mut OpenPermits<'_>) -> Ended,
 ) -> Released {
     let Run { now, channels, .. } = run;
-    let mut open = rules.open_permits(keys, now, Some(caller.client()));
+    let mut open = rules.open_permits(keys, now, caller);
     let ended = ending(&mut open);
     let outcome = match ended.is_found {
         true => ReleaseOutcome::Released,
@@ -615,7 +619,7 @@ pub(super) fn renew(call: &Renew, rules: &mut Rules, now: Now) -> Renewed {
 }
 
 pub(super) fn inspect(call: &Inspect, rules: &mut Rules, now: Now) -> Inspected {
-    let permits = &*rules.open_permits(&call.keys, now, None).permits;
+    let permits = &*rules.open_permits(&call.keys, now, &call.request).permits;
     let order = permits.timers.order.iter().take(LISTED);
     let timed = order.filter_map(|(_, request)| Some((request, permits.holds.get(request)?)));
     let mut timed: Vec<_> = timed.collect();

@@ -38,21 +38,17 @@ impl ScriptCall {
         keys.iter().fold(script_call.with(keys.len()), ScriptCall::with)
     }
 
-    /// A call with the lock's key. Unless the key is declared alone, the keys of the queue and the clients
-    /// follow, and of permits that of the timers.
+    /// A call with the lock's key. Unless the key is declared alone, the key of the queue follows, and of
+    /// permits that of the timers.
     pub(crate) fn of_lock(scripts: &ByKind, keys: &Keys, declared: Declared) -> ScriptCall {
         let Keys {
-            lock,
-            queue,
-            clients,
-            timers,
-            ..
+            lock, queue, timers, ..
         } = keys;
         let script = scripts.of(keys.kind);
         match (declared, keys.kind) {
             (Declared::LockAlone, _) => ScriptCall::new(script, &[lock]),
-            (Declared::All, Kind::Lock) => ScriptCall::new(script, &[lock, queue, clients]),
-            (Declared::All, _) => ScriptCall::new(script, &[lock, queue, clients, timers]),
+            (Declared::All, Kind::Lock) => ScriptCall::new(script, &[lock, queue]),
+            (Declared::All, _) => ScriptCall::new(script, &[lock, queue, timers]),
         }
     }
 

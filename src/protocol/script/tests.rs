@@ -40,11 +40,10 @@ fn acquire(keys: &Arc<Keys>, request: &RequestId, floor: Option<Fence>) -> Acqui
     Acquire {
         keys: keys.clone(),
         request: request.clone(),
-        mode: Mode::Wait,
+        mode: Mode::Ask,
         lease: Duration::from_secs(30),
         not_after: Arc::new(ServerTime::MAX),
         ticket: Some(Ticket(1)),
-        heartbeat: Duration::from_secs(30),
         floor,
     }
 }
@@ -127,11 +126,10 @@ fn calls_outside_of_a_quorum_bring_no_argument_of_one() {
     let mut acquire = Acquire {
         keys: keys.clone(),
         request: request.clone(),
-        mode: Mode::Register,
+        mode: Mode::Ask,
         lease: Duration::from_secs(30),
         not_after: Arc::new(ServerTime::MAX),
         ticket: None,
-        heartbeat: Duration::from_secs(15),
         floor: None,
     };
     let mut release = Release {
@@ -149,7 +147,7 @@ fn calls_outside_of_a_quorum_bring_no_argument_of_one() {
     let of_acquire = |call: &Acquire| words(call.script_call(PubSubMode::Plain, Declared::All));
     let of_release = |call: &Release| words(call.script_call(PubSubMode::Plain, Declared::All));
     let of_withdraw = |call: &Withdraw| words(call.script_call(PubSubMode::Plain, Declared::All));
-    let asked = format!("{request} register 0000030000 0000000000000 15000 pfairlock:unlock:{{a}}:");
+    let asked = format!("{request} ask 0000030000 0000000000000 pfairlock:unlock:{{a}}:");
     let released = format!("{request} grant 1700000000000000 pfairlock:unlock:{{a}}:");
     let withdrawn = format!("{request} pfairlock:unlock:{{a}}:");
     assert_eq!(of_acquire(&acquire), asked);
@@ -393,8 +391,8 @@ fn poll_is_never_a_call_for_the_lock_alone() {
     let request = RequestId::new(&ClientId::from_number(1), Duration::from_secs(5), 1, None);
     for (mode, goes_alone) in [
         (Mode::Try, true),
-        (Mode::Wait, true),
-        (Mode::Register, true),
+        (Mode::Ask, true),
+        (Mode::Ask, true),
         (Mode::Poll, false),
     ] {
         let call = Acquire {

@@ -5,12 +5,12 @@
 //!   backlog.
 //! - A call that is answered `MOVED` or `ASK` was not executed, and is sent to the named server. While a slot
 //!   moves between two servers, its subscribers are not where its keys are, so no lock could be handed over.
-//!   Acquires and releases wait a little until the slot has arrived. Then hand-overs depend on the presence
-//!   records alone until the subscribers have followed.
+//!   Acquires and releases wait a little until the slot has arrived. Then, until the subscribers have
+//!   followed, hand-overs take every client for one that listens.
 //! - While no server serves a slot, its calls wait in the client. They must not be sent: the server answers
 //!   `CLUSTERDOWN`, and then fred ends the connection, with the calls of all other locks in flight.
-//! - The client asks for the owners of the slots after a redirection, after a lost connection, and some
-//!   fifteen times per heartbeat. Channels follow their slots. Their waiters ask again, because messages may
+//! - The client asks for the owners of the slots after a redirection, after a lost connection, and once a
+//!   second. Channels follow their slots. Their waiters ask again, because messages may
 //!   have been lost.
 
 mod discovery;
@@ -309,7 +309,7 @@ impl fmt::Debug for ClusterStore {
 
 /// How often the client asks for the owners of the slots without a reason.
 fn look_every(options: Options) -> Duration {
-    options.heartbeat / 15
+    options.ping_every / 5
 }
 
 fn elsewhere() -> Failure {

@@ -8,8 +8,8 @@ pub(crate) struct Options {
     pub(crate) attempt_timeout: Duration,
     /// How long connecting is tried.
     pub(crate) server_timeout: Duration,
-    /// A dead connection without calls is noticed within a third of this time.
-    pub(crate) heartbeat: Duration,
+    /// How often a connection without calls is tested.
+    pub(crate) ping_every: Duration,
     /// How many replicas must confirm a hold. With 0, holds need no confirmation.
     pub(crate) replicas: u32,
     /// What is known of the server, if it belongs to a quorum.

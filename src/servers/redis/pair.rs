@@ -36,7 +36,7 @@ impl ConnectionPair {
         scripts: &Arc<ScriptSet>,
     ) -> ConnectionPair {
         let (pipeline, condemned) = super::call::pipeline(server, options.attempt_timeout);
-        let ping_every = options.heartbeat / 3;
+        let ping_every = options.ping_every;
         let sharded = pubsub_mode == PubSubMode::Sharded;
         let (subscriber, requests) = Subscriber::new(
             server,

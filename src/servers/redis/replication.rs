@@ -70,7 +70,7 @@ impl Replication {
             listener: listener.clone(),
             follower: None,
             condemned,
-            ping_every: options.heartbeat / 3,
+            ping_every: options.ping_every,
             patience: options.server_timeout,
         };
         let (requests, inbox) = mpsc::unbounded_channel();
@@ -245,9 +245,9 @@ mod tests {
         replication.tasks[1].abort();
         let call = Renew {
             keys: Arc::new(Keys::new("fairlock", "a").unwrap()),
-            request: RequestId::new(&ClientId::from_number(1), OPTIONS.heartbeat, 1, None),
+            request: RequestId::new(&ClientId::from_number(1), Duration::from_secs(1), 1, None),
             fence: Fence::new(1).unwrap(),
-            lease: OPTIONS.heartbeat,
+            lease: Duration::from_secs(1),
             cap: ServerTime::MAX,
             on_demand: false,
         };

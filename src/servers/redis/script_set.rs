@@ -87,15 +87,15 @@ mod tests {
             .iter()
             .map(|script| format!("{} {}", script.name, fred::util::sha1_hash(script.text())));
         let sent = [
-            "acquire a356ef81419dc06ddc75e5fd61e288d5fba3fa54",
-            "release ff41bdcac35da432911130c46ef4992c97260ff9",
-            "withdraw 8e7a55a74c2d217a338cd0c218b6944f9d3402cb",
-            "renew 9e3c3ede0b5b06c728e8d47df634ccac5f82fed8",
-            "look 7640e3de241797b3f4534070642d3aa35138449c",
-            "inspect 82535dfd05a7ee810b9e6ed212e4e7f878d389e0",
-            "label 39124dc1e2354756b20bd766a35204dd106590d5",
-            "spin_acquire 49fbd34f5ade4492e69cd02d9929bb992f0d5dfe",
-            "spin_release e0010b6bbf1d5bcd896009bceedd67ec0e2c3ab3",
+            "acquire c5b1a0028db7ab3cd6b9bf1e781caeea05d63cd8",
+            "release 0ee9612159b8ba33a697c8d44b0abd22473bd8bf",
+            "withdraw 6407401d1cb1d8f10ea846f03fed4356b2931e0f",
+            "renew 7ef3d50826f1854e25403517e5e18a1799e89c99",
+            "look b1a6b315c9cd3012be06a33ab777c43c304295d3",
+            "inspect 50687205c17af2ecd7168ccec1949286a199b47d",
+            "label a1664e02c305a15b97dcd805a2a354eaf826874c",
+            "spin_acquire 61ca29d8da5a72a85f40f5c865e3ced83ad844d1",
+            "spin_release 7d418e2d9ddb0c12ea23c4cbe92e5e542beaed05",
         ];
         assert_eq!(hashes.collect::<Vec<_>>(), sent);
     }

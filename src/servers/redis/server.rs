@@ -51,7 +51,7 @@ impl RedisStore {
         let connector = Arc::new(connector);
         let pair = ConnectionPair::start(place, &connector, options, listener, &scripts);
         let listening = connector.sentinels().map(|sentinels| {
-            let listening = Arc::clone(sentinels).listen(options.heartbeat / 3);
+            let listening = Arc::clone(sentinels).listen(options.ping_every);
             tokio::spawn(listening).abort_handle()
         });
         Arc::new(RedisStore {

@@ -32,7 +32,7 @@ use crate::types::error::Error;
 pub(super) const OPTIONS: Options = Options {
     attempt_timeout: BOUND,
     server_timeout: BOUND,
-    heartbeat: Duration::from_millis(900),
+    ping_every: Duration::from_millis(300),
     replicas: 0,
     quorum: None,
 };

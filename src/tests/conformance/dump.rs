@@ -1,13 +1,12 @@
 //! Prints all data of a lock as the rules hold it, in the form in which [`DUMP`] prints the server's data.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 
-use crate::protocol::rules::Queue;
-use crate::protocol::rules::Spin;
 use crate::protocol::rules::lock::Lock;
 use crate::protocol::rules::permits::Permits;
+use crate::protocol::rules::{Absent, Queue, Spin};
 
-/// Returns the data of four keys as texts, with hashes in the order of their fields, and then the time to
+/// Returns the data of three keys as texts, with hashes in the order of their fields, and then the time to
 /// live of each key in ms.
 pub(super) const DUMP: &str = "
 local function hash(key)
@@ -22,28 +21,27 @@ local function sorted_set(key)
   return table.concat(redis.call('ZRANGE', key, 0, -1, 'WITHSCORES'), ' ')
 end
 
-local last = redis.call('TYPE', KEYS[4]).ok == 'zset' and sorted_set or hash
-local dump = {hash(KEYS[1]), sorted_set(KEYS[2]), sorted_set(KEYS[3]), last(KEYS[4])}
+local last = redis.call('TYPE', KEYS[3]).ok == 'zset' and sorted_set or hash
+local dump = {hash(KEYS[1]), sorted_set(KEYS[2]), last(KEYS[3])}
 for _, key in ipairs(KEYS) do
   dump[#dump + 1] = redis.call('PTTL', key)
 end
 return dump
 ";
 
-/// The lock's hash, its queue, its clients' presence records, and its spin lock, or the timers of permits.
-pub(super) type Data = [String; 4];
+/// The lock's hash, its queue, and its spin lock, or the timers of permits.
+pub(super) type Data = [String; 3];
 
 pub(super) fn data(lock: Option<&Lock>, mark: &str, spin: Option<&Spin>) -> Data {
     [
         lock.map(|lock| hash(lock, mark)).unwrap_or_default(),
         lock.map(|lock| queue(&lock.queue)).unwrap_or_default(),
-        lock.map(|lock| clients(&lock.clients)).unwrap_or_default(),
         spin.map(|spin| format!("{}={}, request={}", spin.owner, spin.count, spin.request.simple()))
             .unwrap_or_default(),
     ]
 }
 
-/// The hash of permits, their queue, their clients' presence records, and their timers.
+/// The hash of permits, their queue, and their timers.
 pub(super) fn of_permits(permits: &Permits) -> Data {
     let holds = permits.holds.iter().map(|(request, hold)| {
         let (deadline, lease, pushed) = (hold.deadline, hold.lease, u8::from(hold.pushed));
@@ -57,14 +55,15 @@ pub(super) fn of_permits(permits: &Permits) -> Data {
     let slots: String = slots
         .map(|slot| if taken.contains(&slot) { '1' } else { '0' })
         .collect();
-    let header = format!("permits={seen} {used:05} {fence} {taken_until:013} {slots}");
+    let absent = absent(&permits.absent);
+    let has_absent = u8::from(absent.is_some());
+    let header = format!("permits={seen} {used:05} {fence} {taken_until:013} {has_absent} {slots}");
     let header = (fence > 0).then_some(header);
     let overtaken = permits.overtaken.as_ref();
     let overtaken = overtaken.map(|(request, permits)| format!("overtaken={permits} {request}"));
     [
-        sorted(holds.chain(header).chain(overtaken)),
+        sorted(holds.chain(header).chain(overtaken).chain(absent)),
         queue(&permits.queue),
-        clients(&permits.clients),
         queue(&permits.timers),
     ]
 }
@@ -73,9 +72,13 @@ fn hash(lock: &Lock, mark: &str) -> String {
     let Some(holder) = &lock.written else {
         return String::new();
     };
-    let fence = holder.fence;
+    let (fence, absent) = (holder.fence, absent(&holder.absent));
     if holder.holds.is_empty() {
-        return format!("hold={mark}{RELEASED} {fence}");
+        return sorted(
+            absent
+                .into_iter()
+                .chain([format!("hold={mark}{RELEASED} {fence}")]),
+        );
     }
     let request = holder.request.as_ref().expect("of a hold");
     let (lease, pushed) = (holder.holds[request].lease, u8::from(holder.pushed));
@@ -83,13 +86,14 @@ fn hash(lock: &Lock, mark: &str) -> String {
     let holds = if several { '+' } else { '1' };
     let until = holder.deadline();
     let summary = format!("hold={mark}{until} {lease:010} {pushed} {holds} {fence} {request}");
-    let mut fields = BTreeSet::from([summary]);
-    if several {
-        let holds = holder.holds.iter();
-        fields
-            .extend(holds.map(|(request, hold)| format!("h:{request}={} {:010}", hold.deadline, hold.lease)));
-    }
-    fields.into_iter().collect::<Vec<_>>().join(", ")
+    let holds = holder.holds.iter().filter(|_| several);
+    let holds = holds.map(|(request, hold)| format!("h:{request}={} {:010}", hold.deadline, hold.lease));
+    sorted(holds.chain([summary]).chain(absent))
+}
+
+fn absent(absent: &Absent) -> Option<String> {
+    let clients: String = absent.iter().map(|client| format!("{client} ")).collect();
+    (!clients.is_empty()).then(|| format!("absent={clients}"))
 }
 
 /// The deadline of a released lock.
@@ -104,7 +108,30 @@ pub(super) fn rules_out_waiters(fields: &str) -> bool {
 /// Sorts the fields of a hash as [`DUMP`] prints them, without those that the rules do not need to keep. Of a
 /// released lock only the fence stays, since the rest of its summary is left over from the last hold.
 pub(super) fn ordered(fields: &str) -> String {
-    sorted(fields.split(", ").map(shortened))
+    sorted(counted(fields).map(shortened))
+}
+
+/// Sorts the fields of permits as [`DUMP`] prints them.
+pub(super) fn ordered_permits(fields: &str) -> String {
+    sorted(counted(fields))
+}
+
+/// The fields that count. While nobody is absent, the field of those who are is left over from before.
+fn counted(fields: &str) -> impl Iterator<Item = &str> {
+    let fields: Vec<_> = fields.split(", ").collect();
+    let has_absent = fields.iter().any(|field| has_absent(field));
+    let counts = move |field: &&str| !field.starts_with("absent=") || has_absent && *field != "absent=";
+    fields.into_iter().filter(counts)
+}
+
+/// Whether this field is the summary of a lock, or the header of permits, and says that clients are absent.
+fn has_absent(field: &str) -> bool {
+    let words: Vec<_> = field.trim_start_matches("hold=b ").split(' ').collect();
+    match words[0].split_once('=').map_or(words[0], |(name, _)| name) {
+        "permits" => words.get(4) == Some(&"1"),
+        "absent" => false,
+        _ => words.get(3) == Some(&"2"),
+    }
 }
 
 pub(super) fn sorted(fields: impl Iterator<Item: AsRef<str>>) -> String {
@@ -114,6 +141,9 @@ pub(super) fn sorted(fields: impl Iterator<Item: AsRef<str>>) -> String {
 }
 
 fn shortened(field: &str) -> String {
+    if field.starts_with("absent=") {
+        return field.to_owned();
+    }
     let words: Vec<_> = field.split(' ').collect();
     match words[..] {
         [until, _, _, _, _, fence, _] if until.strip_prefix("hold=") == Some(RELEASED) => {
@@ -133,12 +163,4 @@ fn queue(queue: &Queue) -> String {
         .map(|(ticket, request)| format!("{request} {ticket}"))
         .collect::<Vec<_>>()
         .join(" ")
-}
-
-fn clients(clients: &HashMap<String, u64>) -> String {
-    let order: BTreeSet<_> = clients.iter().map(|(client, until)| (until, client)).collect();
-    let texts = order
-        .into_iter()
-        .map(|(until, client)| format!("{client} {until}"));
-    texts.collect::<Vec<_>>().join(" ")
 }

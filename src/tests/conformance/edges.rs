@@ -9,21 +9,20 @@ use crate::protocol::ids::{ClientId, RequestId};
 use crate::protocol::rules::lock::MAX_HOLDS;
 use crate::protocol::script::{PubSubMode, ReplyError};
 use crate::protocol::{
-    Acquire, Acquired, Inspect, Mode, Release, ReleaseOutcome, ReleaseWhat, Renew, Renewed, Withdraw,
+    Acquire, Acquired, Grant, Inspect, Mode, Release, ReleaseOutcome, ReleaseWhat, Renew, Renewed, Withdraw,
     Withdrawn,
 };
 use crate::time::server_time::{ServerTime, Ticket};
 
-/// A call that adds a presence record of the client.
+/// A call that takes the lock or waits for it.
 pub(super) fn acquisition(world: &World<'_>, request: &RequestId) -> Acquire {
     Acquire {
         keys: world.keys[0].clone(),
         request: request.clone(),
-        mode: Mode::Register,
+        mode: Mode::Ask,
         lease: Duration::from_secs(30),
         not_after: Arc::new(ServerTime::MAX),
         ticket: None,
-        heartbeat: Duration::from_secs(15),
         floor: None,
     }
 }
@@ -32,11 +31,10 @@ pub(super) fn acquisition(world: &World<'_>, request: &RequestId) -> Acquire {
 fn acquire(request: usize, lease_ms: u64) -> Step {
     let call = Call::Acquire {
         request,
-        mode: Mode::Register,
+        mode: Mode::Ask,
         lease_ms,
         not_after_ms: 2_000,
         ticket_us: None,
-        heartbeat_ms: 15_000,
         floor: None,
     };
     Step::Call {
@@ -236,7 +234,7 @@ fn call_for_the_lock_alone_does_all_but_queueing() {
 }
 
 #[test]
-fn live_record_is_enough_for_hand_over_with_uncounted_receivers() {
+fn clients_need_not_listen_for_hand_over_with_uncounted_receivers() {
     let mut setting = Setting::start();
     for (way, is_handed_over) in [(PubSubMode::Plain, false), (PubSubMode::Uncounted, true)] {
         let mut world = World::new(&mut setting);
@@ -246,7 +244,7 @@ fn live_record_is_enough_for_hand_over_with_uncounted_receivers() {
         let Acquired::Granted { grant, .. } = world.ask(&call) else {
             panic!("the lock is free");
         };
-        // This client has a presence record, but no subscription on this server.
+        // This client has no subscription on this server.
         let call = acquisition(&world, &of(2));
         assert!(matches!(world.ask(&call), Acquired::Contended(_)));
         let release = Release {
@@ -326,20 +324,87 @@ fn a_hold_is_over_in_the_millisecond_of_its_deadline() {
 }
 
 #[test]
-fn client_is_passed_over_in_the_millisecond_of_its_records_expiry() {
+fn client_is_absent_from_the_end_of_its_unclaimed_grant_until_it_calls() {
     let mut setting = Setting::start();
-    for (us, is_alive) in [(14_999_000, true), (15_000_000, false)] {
-        let mut world = World::new(&mut setting);
-        world.run(&[
-            acquire(0, 30_000),
-            acquire(1, 30_000),
-            subscribe(1),
-            Step::LocalTime { us },
-            release(0, None),
-        ]);
-        let (keys, request) = (world.keys[0].clone(), world.requests[1].clone());
-        let holder = world.ask(&Inspect { keys, request }).holders.pop();
-        assert_eq!(holder.is_some(), is_alive, "{us}: {holder:?}");
+    let mut world = World::new(&mut setting);
+    let [first, mine, others] = [0, 1, 2].map(|n| world.requests[n].clone());
+    let more = [3, 4].map(|n| RequestId::new(&client(1), Duration::from_secs(5), n, None));
+    let grant = world.granted(&first);
+    for request in [&mine, &more[0], &more[1], &others] {
+        assert!(matches!(
+            world.ask(&acquisition(&world, request)),
+            Acquired::Contended(_)
+        ));
+    }
+    for request in [&mine, &others] {
+        let channel = world.keys[0].channel_of(&ClientId::from_wire(request.client()));
+        world.command(&["SUBSCRIBE", &channel]);
+    }
+    world.release(&grant);
+    world.now_us += 5_000_000;
+    // This call finds the grant of `mine` unclaimed, and passes over the other requests of its client.
+    assert!(matches!(
+        world.ask(&acquisition(&world, &first)),
+        Acquired::Contended(_)
+    ));
+    assert_eq!(world.holder(), others);
+    assert!(world.snapshot().data[0].contains(&format!("absent={} ", mine.client())));
+    // The client is present again with its next call.
+    assert!(matches!(
+        world.ask(&acquisition(&world, &more[1])),
+        Acquired::Contended(_)
+    ));
+    assert!(!world.snapshot().data[0].contains("absent="));
+}
+
+#[test]
+fn no_more_than_a_hundred_clients_are_noted_absent() {
+    let mut setting = Setting::start();
+    let mut world = World::new(&mut setting);
+    let of_client = |n| RequestId::new(&client(n), Duration::from_secs(5), 2, None);
+    let grant = world.granted(&of_client(0));
+    for n in 1..=102 {
+        let channel = world.keys[0].channel_of(&client(n));
+        world.command(&["SUBSCRIBE", &channel]);
+        assert!(matches!(
+            world.ask(&acquisition(&world, &of_client(n))),
+            Acquired::Contended(_)
+        ));
+    }
+    world.release(&grant);
+    for _ in 1..=101 {
+        world.now_us += 5_000_000;
+        world.ask(&acquisition(&world, &of_client(0)));
+    }
+    assert_eq!(world.holder(), of_client(102));
+    let absent: String = (2..=101).rev().map(|n| format!("{} ", client(n))).collect();
+    let data = world.snapshot().data;
+    assert!(data[0].contains(&format!("absent={absent},")), "{data:?}");
+}
+
+impl World<'_> {
+    fn granted(&mut self, request: &RequestId) -> Grant {
+        match self.ask(&acquisition(self, request)) {
+            Acquired::Granted { grant, .. } => grant,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn release(&mut self, grant: &Grant) {
+        let release = Release {
+            keys: self.keys[0].clone(),
+            request: grant.request.clone(),
+            what: ReleaseWhat::Grant(grant.fence),
+            floor: None,
+        };
+        assert_eq!(self.ask(&release).outcome, ReleaseOutcome::Released);
+    }
+
+    /// The request that holds the lock and is its own owner.
+    fn holder(&mut self) -> RequestId {
+        let (keys, request) = (self.keys[0].clone(), self.requests[0].clone());
+        let owner = self.ask(&Inspect { keys, request }).holders.remove(0).owner;
+        RequestId::from_wire(owner.as_str()).expect("a request")
     }
 }
 
@@ -393,11 +458,10 @@ fn denied_push_keeps_the_lock_from_no_other_request() {
             lock: 0,
             call: Call::Acquire {
                 request: 3,
-                mode: Mode::Register,
+                mode: Mode::Ask,
                 lease_ms: 30_000,
                 not_after_ms: 2_000,
                 ticket_us: None,
-                heartbeat_ms: 15_000,
                 floor: None,
             },
             trouble: Some(Trouble::NoPublish),
@@ -423,23 +487,5 @@ fn earlier_ticket_replaces_the_place_of_a_late_first_attempt() {
         };
         assert_eq!(contended.ticket, call.ticket);
         assert_eq!(contended.enqueued, moved);
-    }
-}
-
-#[test]
-fn dead_clients_are_forgotten_in_parts() {
-    let mut setting = Setting::start();
-    let mut world = World::new(&mut setting);
-    let of_client = |n| RequestId::new(&client(n), Duration::from_secs(5), 2, None);
-    let mut held = acquisition(&world, &of_client(0));
-    held.lease = Duration::from_secs(600);
-    world.ask(&held);
-    for n in 1..=7 {
-        world.ask(&acquisition(&world, &of_client(n)));
-    }
-    world.now_us += 20_000_000;
-    for left in [7 - 3 + 1, 7 - 6 + 1, 1] {
-        world.ask(&acquisition(&world, &of_client(8)));
-        assert_eq!(world.snapshot().data[2].split(' ').count(), 2 * left);
     }
 }

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::dump::Data;
 use super::server::{Reply, Snapshot};
-use super::step::{SHORTEST_HEARTBEAT_MS, SPIN_LEASES_MS};
+use super::step::SPIN_LEASES_MS;
 use crate::protocol::rules::RETENTION_MS;
 use crate::time::server_time::millis;
 
@@ -43,8 +43,7 @@ impl Expected {
                 started,
             );
         }
-        let records_ms = SHORTEST_HEARTBEAT_MS + RETENTION_MS;
-        let shortest_ms = [RETENTION_MS, records_ms, records_ms, self.last_ms];
+        let shortest_ms = [RETENTION_MS, RETENTION_MS, self.last_ms];
         for ((data, kept_ms), shortest_ms) in snapshot.data.iter().zip(snapshot.kept_ms).zip(shortest_ms) {
             if data.is_empty() {
                 assert!(kept_ms < 0, "{kept_ms} ms for a key that does not exist");

@@ -11,8 +11,7 @@ use crate::protocol::{Acquired, Mode, Release, ReleaseOutcome, ReleaseWhat, Spin
 /// The keys of a lock, in the order of a snapshot.
 const LOCK: usize = 0;
 const QUEUE: usize = 1;
-const CLIENTS: usize = 2;
-const SPIN: usize = 3;
+const SPIN: usize = 2;
 
 const RETENTION_MS: i64 = 60_000;
 const SHORT: Duration = Duration::from_secs(1);
@@ -33,36 +32,24 @@ fn ms(span: Duration) -> i64 {
     i64::try_from(span.as_millis()).unwrap()
 }
 
-/// Sends an acquire of this request, with this mode and heartbeat.
-fn ask(world: &mut World<'_>, request: usize, mode: Mode, heartbeat: Duration) -> Acquired {
+/// Sends an acquire of this request.
+fn ask(world: &mut World<'_>, request: usize, mode: Mode) -> Acquired {
     let mut call = acquisition(world, &world.requests[request].clone());
-    (call.mode, call.heartbeat) = (mode, heartbeat);
+    call.mode = mode;
     world.ask(&call)
 }
 
 #[test]
-fn the_queue_and_the_records_live_as_long_as_the_longest_heartbeat() {
+fn queue_lives_for_a_minute_after_its_first_request_and_each_poll() {
     let mut setting = Setting::start();
     let mut world = World::new(&mut setting);
-    let keys = world.keys[0].clone();
-    ask(&mut world, 0, Mode::Register, SHORT);
-    ask(&mut world, 1, Mode::Register, SHORT);
-    for key in [QUEUE, CLIENTS] {
-        assert_lives(&mut world, key, ms(SHORT) + RETENTION_MS);
-    }
-    ask(&mut world, 2, Mode::Register, LONG);
-    ask(&mut world, 5, Mode::Register, SHORT);
-    for key in [QUEUE, CLIENTS] {
-        assert_lives(&mut world, key, ms(LONG) + RETENTION_MS);
-    }
-    // Each poll prolongs both keys.
-    for key in [&keys.queue, &keys.clients] {
-        world.command(&["PEXPIRE", key, "5000"]);
-    }
-    ask(&mut world, 2, Mode::Poll, LONG);
-    for key in [QUEUE, CLIENTS] {
-        assert_lives(&mut world, key, ms(LONG) + RETENTION_MS);
-    }
+    let queue = world.keys[0].queue.clone();
+    ask(&mut world, 0, Mode::Ask);
+    ask(&mut world, 1, Mode::Ask);
+    assert_lives(&mut world, QUEUE, RETENTION_MS);
+    world.command(&["PEXPIRE", &queue, "5000"]);
+    ask(&mut world, 1, Mode::Poll);
+    assert_lives(&mut world, QUEUE, RETENTION_MS);
 }
 
 /// A key in use gets a surplus of time to live, and is only prolonged once that is used up.
@@ -70,10 +57,10 @@ fn the_queue_and_the_records_live_as_long_as_the_longest_heartbeat() {
 fn keys_in_constant_use_are_prolonged_once_in_ten_seconds() {
     let mut setting = Setting::start();
     let mut world = World::new(&mut setting);
-    ask(&mut world, 0, Mode::Register, SHORT);
-    ask(&mut world, 1, Mode::Register, SHORT);
+    ask(&mut world, 0, Mode::Ask);
+    ask(&mut world, 1, Mode::Ask);
     let kept_ms = world.snapshot().kept_ms;
-    for (key, must_ms) in [(LOCK, 30_000), (QUEUE, 1_000), (CLIENTS, 1_000)] {
+    for (key, must_ms) in [(LOCK, 30_000), (QUEUE, 0)] {
         let spare_ms = kept_ms[key] - (must_ms + RETENTION_MS);
         assert!(
             (SLACK_MS / 2..=SLACK_MS).contains(&spare_ms),

@@ -74,7 +74,6 @@ impl Modelled for Acquire {
             Acquired::Contended(contended) if contended.ticket.is_none() => "busy",
             Acquired::Contended(_) => "queued",
             Acquired::ExpiredCall => "expired call",
-            Acquired::NotRegistered { .. } => "not registered",
             Acquired::Incomplete => "an acquire, incomplete",
             Acquired::Full => "too many holds",
         }
@@ -215,6 +214,7 @@ impl Trouble {
 
 /// The kinds of replies that must occur in many runs, so that the comparison covers them all.
 pub(super) const KINDS: [&str; 37] = [
+    "a client is absent",
     "granted by an earlier push",
     "granted",
     "contended, subscription seen",
@@ -222,7 +222,6 @@ pub(super) const KINDS: [&str; 37] = [
     "busy",
     "queued",
     "expired call",
-    "not registered",
     "an acquire, incomplete",
     "a release, push denied",
     "a release, incomplete",

@@ -46,30 +46,6 @@ fn queue_key_of_another_type_is_noticed_before_an_owner_has_another_hold() {
 }
 
 #[test]
-fn clients_key_of_another_type_does_not_block_an_expired_lock() {
-    let mut setting = Setting::start();
-    let mut world = World::new(&mut setting);
-    let grant = granted(&mut world, 0);
-    let waits = call(&world, 1);
-    assert!(matches!(world.ask(&waits), Acquired::Contended(_)));
-    let channel = world.keys[0].channel_of(&ClientId::from_number(2));
-    world.command(&["SUBSCRIBE", &channel]);
-    let release = Release {
-        keys: world.keys[0].clone(),
-        request: grant.request,
-        what: ReleaseWhat::Grant(grant.fence),
-        floor: None,
-    };
-    assert_eq!(world.ask(&release).outcome, ReleaseOutcome::Released);
-    // The second request never claims the lock, so the script deletes its client's presence record with its
-    // lease.
-    let clients = world.keys[0].clients.clone();
-    world.command(&["SET", &clients, "mine"]);
-    world.now_us += 30_000_000;
-    granted(&mut world, 2);
-}
-
-#[test]
 fn release_reports_a_denied_shard_push_and_succeeds() {
     let mut setting = Setting::start();
     let has_shard_channels = has_shard_channels(&mut setting);
@@ -106,7 +82,7 @@ fn has_shard_channels(setting: &mut Setting) -> bool {
 }
 
 #[test]
-fn live_record_is_enough_for_hand_over_in_a_newly_moved_slot() {
+fn clients_need_not_listen_for_hand_over_in_a_newly_moved_slot() {
     let mut setting = Setting::start();
     if !has_shard_channels(&mut setting) {
         return;
@@ -114,7 +90,7 @@ fn live_record_is_enough_for_hand_over_in_a_newly_moved_slot() {
     for (way, is_handed_over) in [(PubSubMode::Sharded, false), (PubSubMode::Migrating, true)] {
         let mut world = World::new(&mut setting);
         let grant = granted(&mut world, 0);
-        // This client has a presence record, but no subscription on this server yet.
+        // Its client has no subscription on this server yet.
         let waits = call(&world, 1);
         assert!(matches!(world.ask(&waits), Acquired::Contended(_)));
         let (keys, request) = (world.keys[0].clone(), grant.request);

@@ -33,13 +33,13 @@ const ENOUGH_CASES: u32 = 5_000;
 
 /// The kinds of replies that must occur in many runs.
 const KINDS: [&str; 26] = [
+    "a client is absent",
     "granted by an earlier push",
     "granted",
     "contended, subscription seen",
     "busy",
     "queued",
     "expired call",
-    "not registered",
     "an acquire, incomplete",
     "a release, push denied",
     "a release, incomplete",
@@ -93,10 +93,7 @@ trait OfPermits: Modelled {
 
 impl OfPermits for Acquire {
     fn leaves_none(reply: &Acquired) -> bool {
-        !matches!(
-            reply,
-            Acquired::Incomplete | Acquired::ExpiredCall | Acquired::NotRegistered { .. }
-        )
+        !matches!(reply, Acquired::Incomplete | Acquired::ExpiredCall)
     }
 }
 
@@ -201,7 +198,6 @@ impl World<'_> {
                 *permits = Permits {
                     timers: std::mem::take(timers),
                     queue: std::mem::take(queue),
-                    clients: std::mem::take(&mut permits.clients),
                     ..Permits::default()
                 };
                 &keys.lock
@@ -209,10 +205,6 @@ impl World<'_> {
             Key::Queue => {
                 permits.queue = Queue::default();
                 &keys.queue
-            }
-            Key::Clients => {
-                permits.clients.clear();
-                &keys.clients
             }
             Key::Timers => {
                 permits.timers = Queue::default();
@@ -237,7 +229,6 @@ impl World<'_> {
                 lease_ms,
                 not_after_ms,
                 ticket_us,
-                heartbeat_ms,
             } => {
                 let call = Acquire {
                     keys,
@@ -246,7 +237,6 @@ impl World<'_> {
                     lease: Duration::from_millis(lease_ms),
                     not_after: Arc::new(self.time_at(not_after_ms)),
                     ticket: ticket_us.map(|us| Ticket(self.now_us.checked_add_signed(us).unwrap())),
-                    heartbeat: Duration::from_millis(heartbeat_ms),
                     floor: None,
                 };
                 self.make(call, trouble);
@@ -367,7 +357,7 @@ impl World<'_> {
     /// What must be so after each call. `before` are the fences of the holds before it. After most calls, no
     /// permits are left for a request that waits.
     fn check_promises(&mut self, before: &BTreeSet<u64>, leaves_none: bool) {
-        let (now, keys) = (self.now(), self.keys.clone());
+        let keys = self.keys.clone();
         let permits = self.rules.permits(&keys.lock);
         let weights = permits.holds.values().map(|hold| hold.weight);
         assert_eq!(permits.used, weights.sum::<u32>(), "the permits in use");
@@ -392,7 +382,7 @@ impl World<'_> {
                 .subscribers(&keys.channel_of(&ClientId::from_wire(head.client())))
                 > 0;
             let fits = permits.used + head.weight() <= head.capacity();
-            let is_reachable = permits.is_alive(head.client(), now) && is_listening;
+            let is_reachable = !permits.absent.has(head.client()) && is_listening;
             assert!(!(fits && is_reachable), "{head} waits for nothing");
         }
     }
@@ -410,6 +400,9 @@ impl World<'_> {
         }
         if pushes.len() > 1 {
             self.setting.reached.insert("several pushes");
+        }
+        if !self.rules.permits(&self.keys.lock).absent.is_empty() {
+            self.setting.reached.insert("a client is absent");
         }
         let now_ms = self.now().ms;
         let permits = self.rules.permits(&self.keys.lock);

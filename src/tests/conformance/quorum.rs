@@ -69,7 +69,7 @@ fn pushed_fence(world: &mut World<'_>) -> Fence {
     Fence::new(fence).unwrap()
 }
 
-/// Makes a request wait, with a presence record and a subscription.
+/// Makes a request wait, with a subscription.
 fn waits(world: &mut World<'_>, request: usize, floor: Fence) {
     let call = call(world, request, floor);
     queued(world, &call);

@@ -81,7 +81,7 @@ pub(super) struct Snapshot {
     pub(super) reply: Option<Reply>,
     pub(super) data: Data,
     /// The time to live of each of the four keys, in ms; negative if the key does not exist.
-    pub(super) kept_ms: [i64; 4],
+    pub(super) kept_ms: [i64; 3],
     /// The messages since the last snapshot, as channel and text.
     pub(super) messages: Vec<(String, String)>,
 }
@@ -178,8 +178,8 @@ impl Scripts {
             Kind::Lock => &keys.spin,
             _ => &keys.timers,
         };
-        let all = [&keys.lock, &keys.queue, &keys.clients, last];
-        let mut dump = vec!["EVALSHA", &self.shas["dump"], "4"];
+        let all = [&keys.lock, &keys.queue, last];
+        let mut dump = vec!["EVALSHA", &self.shas["dump"], "3"];
         dump.extend(all.map(String::as_str));
         self.commands.client.queue(&dump);
         self.awaited.push(Awaited::Snapshot(keys.kind));
@@ -253,7 +253,7 @@ impl Scripts {
     }
 
     fn snapshot(&mut self, kind: Kind, reply: Option<Reply>, dump: &Resp) -> Snapshot {
-        let (data, kept_ms) = dump.array().split_at(4);
+        let (data, kept_ms) = dump.array().split_at(3);
         let mut data: Data = std::array::from_fn(|at| data[at].text().to_owned());
         let [lock, queue, ..] = &data;
         assert!(
@@ -261,11 +261,11 @@ impl Scripts {
             "{lock} rules out {queue}"
         );
         if kind == Kind::Lock {
-            for hash in [0, 3] {
+            for hash in [0, 2] {
                 data[hash] = dump::ordered(&data[hash]);
             }
         } else {
-            data[0] = dump::sorted(data[0].split(", "));
+            data[0] = dump::ordered_permits(&data[0]);
         }
         Snapshot {
             reply,

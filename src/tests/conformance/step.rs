@@ -7,7 +7,6 @@ use crate::protocol::Mode;
 pub(super) const LOCKS: usize = 2;
 pub(super) const CLIENTS: usize = 3;
 pub(super) const REQUESTS: usize = 15;
-pub(super) const SHORTEST_HEARTBEAT_MS: u64 = 1_000;
 /// A spin lock expires by the server's own clock, not by the test's. The leases are so long that none
 /// expires.
 pub(super) const SPIN_LEASES_MS: [u64; 2] = [86_400_000, 172_800_000];
@@ -53,7 +52,6 @@ pub(super) enum Call {
         lease_ms: u64,
         not_after_ms: i64,
         ticket_us: Option<i64>,
-        heartbeat_ms: u64,
         floor: Option<Floor>,
     },
     Release {
@@ -139,7 +137,6 @@ pub(super) const MAX_AHEAD_US: i64 = 86_400_000_000;
 pub(super) enum Key {
     Lock,
     Queue,
-    Clients,
     Spin,
 }
 
@@ -164,7 +161,7 @@ fn step() -> impl Strategy<Value = Step> {
         8 => 0..2_000_i64, 6 => 0..1_500_000_i64, 4 => 0..12_000_000_i64, 2 => -6_000_000..0_i64,
         1 => -100_000_000..0_i64
     ];
-    let key = prop::sample::select(vec![Key::Lock, Key::Queue, Key::Clients, Key::Spin]);
+    let key = prop::sample::select(vec![Key::Lock, Key::Queue, Key::Spin]);
     // The present format is restored soon, because nothing happens in the other one.
     let newer = prop::bool::weighted(0.3);
     prop_oneof![
@@ -197,11 +194,10 @@ fn call() -> impl Strategy<Value = Call> {
     let lease = || prop::sample::select(vec![100, 1_000, 5_000, 30_000, 90_000]);
     let fence = || prop_oneof![4 => Just(PickFence::Present), 1 => Just(PickFence::Former)];
     let mode = prop_oneof![
-        1 => Just(Mode::Try), 2 => Just(Mode::Wait), 4 => Just(Mode::Register), 3 => Just(Mode::Poll)
+        1 => Just(Mode::Try), 6 => Just(Mode::Ask), 3 => Just(Mode::Poll)
     ];
     let not_after = prop_oneof![9 => Just(2_000), 1 => -100..100_i64];
     let ticket = prop_oneof![3 => Just(None), 1 => (-5_000_000..1_000_000_i64).prop_map(Some)];
-    let heartbeat = prop::sample::select(vec![SHORTEST_HEARTBEAT_MS, 15_000]);
     let cap = || prop_oneof![3 => Just(86_400_000), 1 => -1_000..10_000_i64];
     let turns = (fence(), 0..TURNS).prop_map(|(fence, more)| What::Turns(fence, more));
     let keep = (fence(), lease(), cap()).prop_map(|(fence, most, until)| What::Keep(fence, most, until));
@@ -211,9 +207,9 @@ fn call() -> impl Strategy<Value = Call> {
     let in_quorum = || prop::option::weighted(0.3, floor());
     let spin_lease = prop::sample::select(SPIN_LEASES_MS.to_vec());
     prop_oneof![
-        12 => (request(), mode, lease(), not_after, ticket, heartbeat, in_quorum()).prop_map(
-            |(request, mode, lease_ms, not_after_ms, ticket_us, heartbeat_ms, floor)| Call::Acquire {
-                request, mode, lease_ms, not_after_ms, ticket_us, heartbeat_ms, floor
+        12 => (request(), mode, lease(), not_after, ticket, in_quorum()).prop_map(
+            |(request, mode, lease_ms, not_after_ms, ticket_us, floor)| Call::Acquire {
+                request, mode, lease_ms, not_after_ms, ticket_us, floor
             }
         ),
         4 => (picked(), what, in_quorum())

@@ -80,11 +80,10 @@ impl Scene {
         Acquire {
             keys: self.keys.clone(),
             request: request(self.keys.kind, n, weight),
-            mode: Mode::Register,
+            mode: Mode::Ask,
             lease: LEASE,
             not_after: Arc::new(ServerTime::MAX),
             ticket: None,
-            heartbeat: Duration::from_secs(15),
             floor: None,
         }
     }
@@ -267,7 +266,7 @@ fn timers(size: u64, rows: &mut Vec<Row>) {
     scene.now_us += 10 * SECOND_US;
     scene.all(|scene, n| {
         let mut call = scene.acquisition(n, 1);
-        call.mode = Mode::Wait;
+        call.mode = Mode::Ask;
         call.script_call(PubSubMode::Plain, Declared::All)
     });
     scene.now_us += 3_600 * SECOND_US;
@@ -323,11 +322,6 @@ fn many_wait(kind: Kind, size: u64, rows: &mut Vec<Row>) {
     let (mut scene, fence) = queued(kind, size, false);
     scene.release(request(kind, OWN, MOST_PERMITS), fence);
     scene.row(rows, "release, many dead waiters");
-
-    let (mut scene, _) = queued(kind, size, true);
-    scene.now_us += 20 * SECOND_US;
-    scene.acquire(OWN + 1, MOST_PERMITS);
-    scene.row(rows, "many clients are dead");
 }
 
 /// The most holds that an owner may have.

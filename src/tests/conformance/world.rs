@@ -82,7 +82,7 @@ pub(super) struct World<'a> {
     fences: Vec<Vec<Fence>>,
     /// Whether each lock is written in a newer format.
     newer: [bool; LOCKS],
-    /// The hash of each lock after the last step.
+    /// The holds in the hash of each lock after the last step.
     hashes: [String; LOCKS],
     /// What the queued snapshots must show.
     expected: Vec<Expected>,
@@ -176,10 +176,6 @@ impl World<'_> {
                 kept.queue = Queue::default();
                 &keys.queue
             }
-            Key::Clients => {
-                kept.clients.clear();
-                &keys.clients
-            }
             Key::Spin => {
                 self.rules.spins.remove(&keys.spin);
                 &keys.spin
@@ -211,7 +207,6 @@ impl World<'_> {
                 lease_ms,
                 not_after_ms,
                 ticket_us,
-                heartbeat_ms,
                 floor,
             } => {
                 let call = Acquire {
@@ -221,7 +216,6 @@ impl World<'_> {
                     lease: Duration::from_millis(lease_ms),
                     not_after: Arc::new(self.time_at(not_after_ms)),
                     ticket: ticket_us.map(|us| self.ticket_at(us)),
-                    heartbeat: Duration::from_millis(heartbeat_ms),
                     floor: floor.map(|floor| self.floor(lock, floor)),
                 };
                 self.make(lock, call, trouble);
@@ -387,15 +381,21 @@ impl World<'_> {
         let data = dump::data(kept, self.mark(lock), spin);
         let holder = kept.and_then(|lock| lock.written.as_ref());
         let left_ms = holder.map_or(0, Holder::deadline).saturating_sub(self.now().ms);
-        let is_written = data[0] != self.hashes[lock] && left_ms > 0;
+        // A call that removes a note of absence writes no hold.
+        let holds = data[0].split(", ").filter(|field| !field.starts_with("absent="));
+        let holds = holds.collect::<Vec<_>>().join(", ");
+        let is_written = holds != self.hashes[lock] && left_ms > 0;
         let fence = holder.and_then(|holder| Fence::new(holder.fence));
         if let Some(fence) = fence.filter(|fence| !self.fences[lock].contains(fence)) {
             self.fences[lock].push(fence);
         }
-        self.hashes[lock].clone_from(&data[0]);
+        self.hashes[lock] = holds;
         let pushes = std::mem::take(&mut self.pub_sub.messages);
         if !pushes.is_empty() {
             self.setting.reached.insert("a push");
+        }
+        if data[0].contains("absent=") {
+            self.setting.reached.insert("a client is absent");
         }
         self.expected.push(Expected {
             reply,

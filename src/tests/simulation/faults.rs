@@ -111,8 +111,8 @@ impl World {
                 self.server.flush();
                 Duration::ZERO
             }
-            Fault::RecordsForgotten => {
-                self.server.store().forget_records();
+            Fault::NotedAbsent => {
+                self.server.store().note_absent();
                 Duration::ZERO
             }
             Fault::ScriptsForgotten => {

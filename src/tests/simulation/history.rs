@@ -56,8 +56,8 @@ pub(super) enum Fault {
     Stalled,
     /// The server loses all data.
     Flushed,
-    /// The server loses the clients' presence records.
-    RecordsForgotten,
+    /// All clients that wait are noted absent.
+    NotedAbsent,
     /// The server loses the scripts.
     ScriptsForgotten,
     /// The server's clock is set back.
@@ -80,10 +80,10 @@ impl Fault {
 
     /// Whether the fault affects the server, and so all clients.
     pub(super) fn strikes_all(self) -> bool {
-        use Fault::{ClockSetBack, Flushed, RecordsForgotten, Refusing, ScriptsForgotten, Stalled};
+        use Fault::{ClockSetBack, Flushed, NotedAbsent, Refusing, ScriptsForgotten, Stalled};
         matches!(
             self,
-            Refusing | Stalled | Flushed | RecordsForgotten | ScriptsForgotten | ClockSetBack
+            Refusing | Stalled | Flushed | NotedAbsent | ScriptsForgotten | ClockSetBack
         )
     }
 
@@ -99,7 +99,7 @@ impl Fault {
         Fault::Refusing,
         Fault::Stalled,
         Fault::Flushed,
-        Fault::RecordsForgotten,
+        Fault::NotedAbsent,
         Fault::ScriptsForgotten,
         Fault::ClockSetBack,
         Fault::Closed,

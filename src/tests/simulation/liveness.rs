@@ -16,7 +16,7 @@ use crate::types::permits::Permits;
 ///
 /// A client is *at rest* when the recovery from every fault of the client or the server is over
 /// ([`Timing::recovery`]), and none of its holds expired unclaimed in the last [`Timing::poll`]. The script
-/// that finds such a hold deletes the client's presence record, and the client is not told.
+/// that finds such a hold notes the client absent, and the client is not told.
 ///
 /// **Free**: while a call of a client at rest waits, a lock is free for no longer than [`Timing::prompt`].
 /// Permits are free for a call if there are enough for it, and for the first request in the queue too,
@@ -199,9 +199,9 @@ impl<'a> Watch<'a> {
     /// queue is dead.
     fn head_is_known_dead(&self, lock: &Lock<'_>, now: Duration) -> Option<Duration> {
         let died = *self.died.get(&client_of(lock.head?)?)?;
-        // A call in flight can run late, and write the presence record again.
-        let record_until = died + self.timing.recovery(Fault::CommandsCut) + self.timing.heartbeat;
-        Some(record_until + self.timing.poll()).filter(|known| *known < now)
+        // A call in flight can run late.
+        let calls_until = died + self.timing.recovery(Fault::CommandsCut);
+        Some(calls_until + self.timing.poll()).filter(|known| *known < now)
     }
 
     fn check_unused(&mut self, number: usize, now: Duration) {

@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::history::{Belief, Effect, Event, Op, Way};
 use super::invariants::Facts;
 use crate::Fence;
+use crate::protocol::Acquired;
 use crate::protocol::ids::RequestId;
-use crate::protocol::{Acquired, Mode};
 
 /// Checks that a request keeps its place in the queue, whatever other leases expire, if the server saw the
 /// subscription of its client when the request took the place.
@@ -23,22 +23,17 @@ pub(super) fn places(events: &[(Duration, Event)], wrong: &mut Vec<String>) {
             continue;
         };
         let waitlist = (*client, &*call.keys.lock);
-        match reply {
-            Acquired::Contended(contended) => {
-                if contended.enqueued && sure.contains(&call.request) {
-                    wrong.push(format!("{at:?}: a request lost its place: {call:?}"));
-                }
-                if contended.enqueued && seen.contains(&waitlist) && call.ticket.is_none() {
-                    sure.insert(&call.request);
-                }
-                if contended.seen {
-                    seen.insert(waitlist);
-                }
-            }
-            Acquired::NotRegistered { .. } if seen.contains(&waitlist) => {
-                wrong.push(format!("{at:?}: a live client was taken for dead: {call:?}"));
-            }
-            _ => {}
+        let Acquired::Contended(contended) = reply else {
+            continue;
+        };
+        if contended.enqueued && sure.contains(&call.request) {
+            wrong.push(format!("{at:?}: a request lost its place: {call:?}"));
+        }
+        if contended.enqueued && seen.contains(&waitlist) && call.ticket.is_none() {
+            sure.insert(&call.request);
+        }
+        if contended.seen {
+            seen.insert(waitlist);
         }
     }
 }
@@ -102,9 +97,6 @@ pub(super) fn of_queue(
         else {
             continue;
         };
-        if call.ticket.is_some() && call.mode == Mode::Register {
-            came_back.insert(&call.request);
-        }
         match reply {
             Acquired::Contended(contended) if contended.enqueued => {
                 let ticket = contended.ticket.map_or(0, |ticket| ticket.0);
@@ -121,10 +113,6 @@ pub(super) fn of_queue(
             }
             Acquired::Granted { grant, was_queued } if !grant.pushed && !was_queued => {
                 came_back.insert(&call.request);
-            }
-            Acquired::NotRegistered { .. } => {
-                let of_client = |request: &&&RequestId| request.client() == call.request.client();
-                came_back.extend(tickets.keys().filter(of_client));
             }
             _ => {}
         }

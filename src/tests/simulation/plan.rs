@@ -32,6 +32,8 @@ pub(super) struct Plan {
     /// Each caller of a semaphore has a capacity of its own.
     pub(super) capacities: bool,
     pub(super) options: ManagerOptions,
+    /// How often an idle connection is tested.
+    pub(super) ping_every: Duration,
     /// Every other client has local hand-off off.
     pub(super) mixed: bool,
     /// The longest time that a message takes without a fault.
@@ -59,12 +61,12 @@ impl Plan {
     pub(super) fn draw(rng: &mut Rng) -> Plan {
         let lease = Duration::from_millis(rng.u64(300..=4000));
         let longest_window = u64::try_from(lease.as_millis()).unwrap();
+        let ping_every = Duration::from_millis(rng.u64(300..=2000));
         let options = ManagerOptions {
             lease,
             claim_window: rng
                 .bool()
                 .then(|| Duration::from_millis(rng.u64(100.max(longest_window / 4)..=longest_window))),
-            heartbeat: Duration::from_millis(rng.u64(1000..=6000)),
             server_timeout: Duration::from_millis(rng.u64(1000..=8000)),
             local_handoffs: if rng.bool() { rng.u32(2..=MAX_TURNS) } else { 1 },
             ..ManagerOptions::default()
@@ -125,6 +127,7 @@ impl Plan {
             gives,
             capacities: kinds.usize(..3) == 0,
             options,
+            ping_every,
             mixed: rng.bool(),
             latency: Duration::from_micros(rng.u64(200..=8000)),
             max_in_flight: match rng.bool() || is_saturated {

@@ -171,7 +171,7 @@ impl World {
         }
         let setting = Setting {
             attempt_timeout: options.attempt_timeout(),
-            ping_every: options.heartbeat / 3,
+            ping_every: plan.ping_every,
             max_in_flight: plan.max_in_flight,
         };
         let connection =

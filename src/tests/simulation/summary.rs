@@ -45,8 +45,10 @@ impl Summary {
                 Event::Executed { effect, .. } => {
                     self.count("calls executed by the server", 1);
                     match effect {
-                        Effect::Acquire(_, Acquired::NotRegistered { .. }) => {
-                            self.count("… of which answered not registered", 1)
+                        Effect::Acquire(call, Acquired::Contended(contended))
+                            if contended.enqueued && call.ticket.is_some() =>
+                        {
+                            self.count("… of which queued a request again", 1)
                         }
                         Effect::Acquire(_, Acquired::ExpiredCall) => {
                             self.count("… of which answered expired call", 1)
@@ -96,7 +98,7 @@ impl fmt::Display for Summary {
             "calls of a closed client",
             "forced releases",
             "calls executed by the server",
-            "… of which answered not registered",
+            "… of which queued a request again",
             "… of which answered expired call",
         ];
         for what in ROWS {

@@ -25,7 +25,6 @@ pub(super) struct Timing {
     pub(super) latency: Duration,
     /// The time between two polls of a waitlist.
     pub(super) interval: Duration,
-    pub(super) heartbeat: Duration,
 }
 
 impl Timing {
@@ -33,12 +32,11 @@ impl Timing {
         Timing {
             latency,
             interval: options.poll_interval(),
-            heartbeat: options.heartbeat,
         }
     }
 
-    /// The longest time for what needs no timer: an acquire, a subscription, another acquire, the reply *not
-    /// registered*, and one more acquire. That last call need only arrive.
+    /// The longest time for what needs no timer: an acquire, a subscription, a poll, the reply that its
+    /// request had lost its place, and one more acquire. That last call need only arrive.
     pub(super) fn prompt(&self) -> Duration {
         7 * self.latency + JITTER + ROUNDING
     }
@@ -69,14 +67,16 @@ impl Timing {
             | Fault::Stalled => NOT_AFTER + LONGEST_DELAY + LONGEST_PAUSE + self.prompt(),
             // All calls wait until the scripts are loaded, and a little longer for tasks that stall.
             Fault::ScriptsForgotten => RELOAD_WAIT + 2 * self.prompt(),
-            // Both reasons add up; a clock that was set back makes a `not_after` later by the length of the
-            // step.
-            Fault::Stopped | Fault::ClockSetBack => NOT_AFTER + LONGEST_DELAY + LONGEST_PAUSE + self.poll(),
-            // A waitlist that relies on its presence record renews it, or asks whether it exists.
-            Fault::Flushed | Fault::RecordsForgotten => self.heartbeat + self.poll(),
+            // Both reasons add up.
+            Fault::Stopped => NOT_AFTER + LONGEST_DELAY + LONGEST_PAUSE + self.poll(),
+            // The next poll finds the place of its request lost, or removes the note.
+            Fault::Flushed | Fault::NotedAbsent => self.poll(),
             // Only a poll for a waiter finds this fault, and it is unknown when the next one comes. So the
             // client counts as delayed for good.
             Fault::SubscriptionLost | Fault::AtReplica => FOREVER,
+            // Newcomers have earlier tickets then. If a waiter lost its place before, its waitlist polls for
+            // it only after them.
+            Fault::ClockSetBack => FOREVER,
         }
     }
 }

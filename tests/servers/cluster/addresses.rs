@@ -21,8 +21,7 @@ async fn a_client_is_back_soon_after_an_outage_however_many_addresses_its_server
         let words = ["CONFIG", "SET", "cluster-announce-port", &port];
         assert_eq!(server.command(&words).await.text(), "OK");
     };
-    let builder = LockManager::builder().heartbeat(3 * SECOND);
-    let locks = builder.connect(&cluster.url()).await.unwrap();
+    let locks = LockManager::connect(&cluster.url()).await.unwrap();
     let lock = locks.lock("orders");
     // Nothing answers at an address once there is another one.
     let nobody = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -78,8 +78,8 @@ async fn permits_spread_over_the_masters_and_a_list_has_all_kinds_from_all_of_th
         masters.insert(owner);
         let mut keys = cluster.servers[owner].keys("fairlock:").await;
         keys.retain(|key| key.ends_with(&tag));
-        // The permits, their timers, their queue and their clients, and the lock of the same name.
-        assert_eq!(keys.len(), 4 + 4 + 1, "{keys:?}");
+        // The permits, their timers and their queue, and the lock of the same name.
+        assert_eq!(keys.len(), 3 + 3 + 1, "{keys:?}");
         for key in keys {
             assert_eq!(cluster.slot(&key).await, slot, "{key}");
         }

@@ -34,7 +34,7 @@ async fn the_advised_user_can_do_everything_in_a_cluster() {
     let url = cluster.url().replace("://", "://locks:secret@");
     let mut locks = Vec::new();
     for _ in 0..2 {
-        let builder = LockManager::builder().heartbeat(SECOND);
+        let builder = LockManager::builder().claim_window(SECOND);
         locks.push(builder.connect(&url).await.unwrap().lock("moving"));
     }
     let history = History::default();
@@ -45,7 +45,7 @@ async fn the_advised_user_can_do_everything_in_a_cluster() {
     let from = Cluster::first_owner(slot);
     cluster.migrate(slot, from, (from + 1) % 3, SECOND / 2).await;
     // In this time the waitlists poll the new server.
-    sleep(SECOND).await;
+    sleep(2 * SECOND).await;
     first.release().await.unwrap();
     all_served(&mut waiters, 30 * SECOND).await;
     for server in &cluster.servers {

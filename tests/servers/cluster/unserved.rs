@@ -247,9 +247,7 @@ async fn waiters_of_a_slot_are_served_in_order_once_it_has_an_owner_again() {
     let scene = Scene::start().await;
     let mut clients = Vec::new();
     for _ in 0..4 {
-        // All of them notice that their subscriptions are gone while the slot has no owner.
-        let builder = LockManager::builder().heartbeat(3 * SECOND);
-        clients.push(builder.connect(&scene.cluster.url()).await.unwrap());
+        clients.push(LockManager::connect(&scene.cluster.url()).await.unwrap());
     }
     let locks: Vec<_> = clients.iter().map(|client| client.lock(LOST)).collect();
     let guard = locks[0].acquire().await.unwrap();
@@ -288,12 +286,10 @@ async fn waiters_of_a_slot_are_served_in_order_once_it_has_an_owner_again() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn callers_of_a_slot_are_served_soon_after_any_server_has_taken_it() {
     let scene = Scene::start().await;
-    // Without a reason, these clients ask for the owners every 20 s.
-    let builder = || LockManager::builder().heartbeat(300 * SECOND);
-    let known = builder().connect(&scene.cluster.url()).await.unwrap();
+    let known = LockManager::connect(&scene.cluster.url()).await.unwrap();
     known.lock(LOST).acquire().await.unwrap().release().await.unwrap();
     scene.orphaned().await;
-    let new = builder().connect(&scene.cluster.url()).await.unwrap();
+    let new = LockManager::connect(&scene.cluster.url()).await.unwrap();
     let mut callers = JoinSet::new();
     for locks in [known, new] {
         callers.spawn(async move {

@@ -92,8 +92,7 @@ async fn all_waiters_of_a_client_are_reachable_as_soon_as_it_subscribes_again() 
         waiters.push(in_line(&server, &locks, NAME, place).await);
     }
     subscribed(&server, 1).await;
-    // Their turn comes while they are unreachable, so they lose their places and the client loses its
-    // presence record.
+    // Their turn comes while they are unreachable, so they lose their places.
     server.kill_clients("pubsub").await;
     guard.release().await.unwrap();
     for waiter in waiters {

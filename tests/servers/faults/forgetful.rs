@@ -210,7 +210,7 @@ async fn a_server_that_comes_back_within_the_wait_grants() {
 #[tokio::test]
 async fn waiters_of_a_server_that_stays_down_are_told_so() {
     let server = Server::start().await;
-    let settings = settings().server_timeout(SECOND).heartbeat(SECOND);
+    let settings = settings().server_timeout(SECOND).claim_window(SECOND);
     let locks = settings.connect(&server.url()).await.unwrap();
     let _held = locks.lock(NAME).acquire().await.unwrap();
     let waiter = in_line(&server, &locks, NAME, 1).await;

@@ -118,7 +118,7 @@ async fn waiters_behind_a_silent_network_are_told_so_or_come_back() {
     let proxy = Proxy::start(server.port());
     let locks = connect(&server.url()).await;
     let guard = locks.lock(NAME).acquire().await.unwrap();
-    let away = settings().heartbeat(SECOND).server_timeout(SECOND);
+    let away = settings().claim_window(SECOND).server_timeout(SECOND);
     let away = away.connect(&proxy.url()).await.unwrap();
 
     let waiter = in_line(&server, &away, NAME, 1).await;
@@ -187,7 +187,7 @@ async fn a_waiter_that_cannot_subscribe_asks_all_the_same() {
 async fn waiter_notices_half_open_connections_and_keeps_waiting() {
     let server = Server::start().await;
     let proxy = Proxy::start(server.port());
-    let settings = settings().claim_window(SECOND).heartbeat(SECOND);
+    let settings = settings().claim_window(SECOND);
     let (locks, away) = (
         connect(&server.url()).await,
         settings.connect(&proxy.url()).await.unwrap(),
@@ -198,5 +198,5 @@ async fn waiter_notices_half_open_connections_and_keeps_waiting() {
     // Bytes no longer get through, neither side is told, and new connections work.
     proxy.freeze_open();
     guard.release().await.unwrap();
-    granted(waiter, 6 * SECOND).await.release().await.unwrap();
+    granted(waiter, 10 * SECOND).await.release().await.unwrap();
 }

@@ -26,8 +26,8 @@ const SEMAPHORE: &str = "semaphore:{a}";
 const READ_WRITE: &str = "rw:{a}";
 
 /// The keys of permits.
-fn keys(of: &str) -> [String; 4] {
-    ["", "queue:", "clients:", "timers:"].map(|key| format!("t:{key}{of}"))
+fn keys(of: &str) -> [String; 3] {
+    ["", "queue:", "timers:"].map(|key| format!("t:{key}{of}"))
 }
 
 async fn waiting(server: &Server, of: &str) -> i64 {
@@ -52,26 +52,27 @@ async fn in_line(server: &Server, lock: &Lock, of: &str, place: i64) -> JoinHand
     waiter
 }
 
-/// Waits until nothing is left but the last fence, and no lease had to end for that.
+/// Waits until nothing is left but the last fence, and who let a grant run out. No lease had to end for that.
 async fn nothing_left(server: &Server, of: &str) {
-    let [permits, queue, _, timers] = keys(of);
+    let [permits, queue, timers] = keys(of);
     let is_so = async || {
         let fields = server.command(&["HKEYS", &permits]).await.texts();
         let left = server.command(&["EXISTS", &queue, &timers]).await.int();
-        fields.iter().all(|field| field == "permits") && left == 0
+        let is_over = |field: &String| ["permits", "absent"].contains(&field.as_str());
+        fields.iter().all(is_over) && left == 0
     };
     eventually(&format!("nothing left of {of}"), IN_TIME, is_so).await;
 }
 
-/// A manager whose waitlists poll every third of a second. They outlast every outage here.
+/// A manager whose waitlists poll every 1.8 s. They outlast every outage here.
 async fn polling(server: &Server) -> LockManager {
-    let settings = settings().heartbeat(SECOND).server_timeout(60 * SECOND);
+    let settings = settings().claim_window(2 * SECOND).server_timeout(60 * SECOND);
     settings.connect(&server.url()).await.unwrap()
 }
 
 /// A manager whose holds are renewed every two seconds.
 async fn renewing(server: &Server) -> LockManager {
-    let settings = settings().lease(6 * SECOND).heartbeat(SECOND);
+    let settings = settings().lease(6 * SECOND).claim_window(2 * SECOND);
     settings.connect(&server.url()).await.unwrap()
 }
 
@@ -94,10 +95,10 @@ async fn is_busy(lock: &Lock) -> bool {
 #[tokio::test]
 async fn a_writer_killed_at_the_head_keeps_no_reader_out() {
     // Either another reader comes, or the one that waits polls.
-    for (comes, heartbeat) in [(true, 120 * SECOND), (false, SECOND)] {
+    for (comes, claim_window) in [(true, 30 * SECOND), (false, SECOND)] {
         let server = Server::start().await;
         let locks = connect(&server.url()).await;
-        let others = settings().heartbeat(heartbeat);
+        let others = settings().claim_window(claim_window);
         let others = others.connect(&server.url()).await.unwrap();
         let reading = locks.rw_lock(NAME).read().acquire().await.unwrap();
         let mut writer = parts::client_of(&server, "writer", "30000", "30000");
@@ -146,11 +147,11 @@ async fn a_waiter_killed_with_a_smaller_capacity_keeps_nobody_out() {
 #[tokio::test]
 async fn permits_that_come_back_by_time_reach_the_next_waiter_though_the_first_is_dead() {
     let server = Server::start().await;
-    // The clients poll after 27 s.
-    let locks = settings().claim_window(30 * SECOND).heartbeat(120 * SECOND);
+    // The clients poll after 5 s.
+    let locks = settings().claim_window(30 * SECOND);
     let locks = locks.connect(&server.url()).await.unwrap();
     let semaphore = locks.semaphore(NAME, 1);
-    let held = semaphore.clone().at_least(2 * SECOND).acquire().await.unwrap();
+    let held = semaphore.clone().at_least(SECOND).acquire().await.unwrap();
     let mut dead = parts::client_of(&server, "1/1", "30000", "30000");
     dead.tell("acquire 1");
     queued(&server, SEMAPHORE, 1).await;
@@ -159,7 +160,7 @@ async fn permits_that_come_back_by_time_reach_the_next_waiter_though_the_first_i
     dead.kill();
     listening(&server, 1).await;
     held.release().await.unwrap();
-    granted(next, IN_TIME).await.release().await.unwrap();
+    granted(next, 4 * SECOND).await.release().await.unwrap();
     nothing_left(&server, SEMAPHORE).await;
 }
 
@@ -293,7 +294,7 @@ async fn permits_heal_when_any_one_of_their_keys_is_deleted() {
 async fn nothing_left_after_its_time(server: &Server, semaphore: &Lock) {
     let use_again = async || {
         semaphore.acquire().await.unwrap().release().await.unwrap();
-        server.command(&["EXISTS", &keys(SEMAPHORE)[3]]).await.int() == 0
+        server.command(&["EXISTS", &keys(SEMAPHORE)[2]]).await.int() == 0
     };
     eventually("the timers are gone", IN_TIME, use_again).await;
     nothing_left(server, SEMAPHORE).await;
@@ -357,8 +358,7 @@ async fn a_full_server_grants_no_new_permits_and_lets_holders_renew_release_and_
         .await;
     let impatient = settings().server_timeout(SECOND);
     let locks = impatient.connect(&server.url()).await.unwrap();
-    // A full server lets nobody say that it is still there.
-    let patient = settings().server_timeout(60 * SECOND).heartbeat(60 * SECOND);
+    let patient = settings().server_timeout(60 * SECOND);
     let others = patient.connect(&server.url()).await.unwrap();
     let semaphore = locks.semaphore(NAME, 3);
     let one = semaphore.acquire().await.unwrap();
@@ -569,7 +569,7 @@ async fn connections_cut_at_any_moment_cost_no_permits() {
 }
 
 async fn polling_through(proxy: &Proxy) -> LockManager {
-    let settings = settings().heartbeat(SECOND).server_timeout(30 * SECOND);
+    let settings = settings().claim_window(3 * SECOND).server_timeout(30 * SECOND);
     settings.connect(&proxy.url()).await.unwrap()
 }
 

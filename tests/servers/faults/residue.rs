@@ -22,7 +22,6 @@ end
 return {longest, ''}";
 
 const LEASE: Duration = Duration::from_secs(10);
-const HEARTBEAT: Duration = Duration::from_secs(12);
 /// How long keys outlive their content, plus how much longer they may live.
 const KEPT: Duration = Duration::from_secs(70);
 
@@ -31,7 +30,7 @@ async fn check(server: &Server) {
     let reply = server.command(&["EVAL", LONGEST, "0"]).await;
     let (left, key) = (reply.array()[0].int(), reply.array()[1].text());
     assert!(left >= 0, "{key} would stay forever");
-    let longest = KEPT + LEASE.max(HEARTBEAT);
+    let longest = KEPT + LEASE;
     assert!(u128::try_from(left).unwrap() <= longest.as_millis(), "{left} ms");
 }
 
@@ -39,7 +38,7 @@ async fn check(server: &Server) {
 #[tokio::test]
 async fn every_key_has_a_ttl_at_all_times() {
     let server = Server::start().await;
-    let settings = settings().lease(LEASE).heartbeat(HEARTBEAT);
+    let settings = settings().lease(LEASE);
     let histories = [(); 3].map(|()| History::default());
     let owner = Owner::new();
     let names = ["a", "b", "c"];
@@ -115,11 +114,10 @@ async fn leftovers_of_killed_processes_expire() {
     queued(&server, NAME, 49).await;
     dead.kill();
     let reply = server.command(&["EVAL", LONGEST, "0"]).await;
-    // The child process has a heartbeat of 15 s, which is longer than its lease.
     let left = reply.array()[0].int();
-    assert!((1..=85_000).contains(&left), "{left} ms");
-    // The lock, its queue, its clients, and the label of the dead one.
-    assert_eq!(server.command(&["DBSIZE"]).await.int(), 4);
+    assert!((1..=75_000).contains(&left), "{left} ms");
+    // The lock, its queue, and the label of the dead one.
+    assert_eq!(server.command(&["DBSIZE"]).await.int(), 3);
 }
 
 /// Race: A lock's name looks like a key of another lock.
@@ -131,7 +129,7 @@ async fn locks_that_are_named_like_keys_of_another_are_locks_of_their_own() {
         NAME,
         "queue:a",
         "a:queue",
-        "clients:a",
+        "timers:a",
         "spin:a",
         "unlock:a",
         "{a}:queue",

@@ -69,10 +69,6 @@ pub(crate) fn queue_key(name: &str) -> String {
     format!("{PREFIX}:queue:{{{name}}}")
 }
 
-pub(crate) fn clients_key(name: &str) -> String {
-    format!("{PREFIX}:clients:{{{name}}}")
-}
-
 /// The server's data of the lock.
 pub(crate) async fn kept(server: &Server, name: &str) -> LockSummary {
     server.lock_summary(&lock_key(name)).await

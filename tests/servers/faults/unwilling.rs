@@ -9,8 +9,8 @@ use fairlock::{Error, LockManager};
 use fairlock_testkit::{Client, Server, eventually, free_port};
 
 use super::scene::{
-    NAME, SECOND, SETTLED, SOON, clients_key, connect, granted, in_line, is_held, lock_key, nothing_left,
-    queue_key, queued, settings, subscribed, waiting,
+    NAME, SECOND, SETTLED, SOON, connect, granted, in_line, is_held, lock_key, nothing_left, queue_key,
+    queued, settings, subscribed, waiting,
 };
 
 const PATIENCE: Duration = Duration::from_millis(900);
@@ -266,18 +266,6 @@ async fn keys_of_another_type_are_refused_and_left_alone() {
     assert!(!is_held(&server, "b").await);
     assert_eq!(server.command(&["GET", &queue_key("b")]).await.text(), "mine");
     queued(&server, NAME, 0).await;
-}
-
-#[tokio::test]
-async fn clients_of_another_type_keep_no_holder_from_releasing() {
-    let server = Server::start().await;
-    let locks = connect(&server.url()).await;
-    let guard = locks.lock(NAME).acquire().await.unwrap();
-    let waiter = in_line(&server, &locks, NAME, 1).await;
-    server.command(&["SET", &clients_key(NAME), "mine"]).await;
-    guard.release().await.unwrap();
-    assert!(!is_held(&server, NAME).await);
-    waiter.abort();
 }
 
 /// Race: The server stops answering while the work is done.

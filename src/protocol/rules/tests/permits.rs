@@ -194,14 +194,14 @@ fn a_call_steps_over_sixty_four_full_requests() {
         for n in 1..=full {
             world.queue(&asks(2, n, 1, 1));
         }
-        world.ask(&world.call(&asks(3, 1, 1, 2), Mode::Register));
+        world.ask(&world.call(&asks(3, 1, 1, 2), Mode::Ask));
         assert_eq!(world.in_use() == 2, overtakes, "{full}");
     }
 }
 
 #[test]
 fn an_unreachable_request_with_a_smaller_capacity_keeps_nobody_out() {
-    for mode in [Mode::Try, Mode::Register] {
+    for mode in [Mode::Try, Mode::Ask] {
         let mut world = semaphore();
         world.grant(&asks(1, 1, 3, 3));
         for n in 1..=99 {
@@ -284,7 +284,7 @@ fn one_release_lets_in_all_readers_up_to_the_next_writer_with_one_message_each_c
         writer(3, 2),
         reader(2, 3),
     ] {
-        world.ask(&world.call(&request, Mode::Register));
+        world.ask(&world.call(&request, Mode::Ask));
     }
     world.give(&writing);
     assert_eq!(
@@ -308,10 +308,9 @@ fn an_unreachable_writer_does_not_keep_readers_out() {
     world.queue(&writer(2, 1));
     world.queue(&reader(3, 1));
     world.wires.uncounted.insert(world.channel_of(2));
-    let next = world.acquire(&reader(4, 1), Mode::Register);
+    let next = world.acquire(&reader(4, 1), Mode::Ask);
     assert!(matches!(next, Acquired::Granted { .. }), "{next:?}");
     assert_eq!(world.told(), [[reader(3, 1)]]);
-    assert!(!world.permits().clients.contains_key(writer(2, 1).client()));
     // It comes back with its ticket.
     world.wires.uncounted.clear();
     world.queue(&writer(2, 1));
@@ -333,7 +332,7 @@ fn a_shrunk_hold_lets_readers_in_and_keeps_its_fence() {
     let mut world = World::of_kind(Kind::ReadWrite);
     let writing = world.grant(&writer(1, 1));
     for request in [reader(2, 1), writer(3, 1), reader(4, 1)] {
-        world.ask(&world.call(&request, Mode::Register));
+        world.ask(&world.call(&request, Mode::Ask));
     }
     let other = Grant {
         fence: Fence::new(NO_FENCE).unwrap(),
@@ -380,7 +379,7 @@ fn kept_permits_stay_taken_and_the_first_waiter_is_told() {
     world.withdraw(std::slice::from_ref(&first.request));
     assert_eq!(world.in_use(), 2);
     world.pass(700);
-    let granted = world.acquire(&asks(2, 1, 2, 3), Mode::Register);
+    let granted = world.acquire(&asks(2, 1, 2, 3), Mode::Ask);
     assert!(
         matches!(granted, Acquired::Granted { was_queued: true, .. }),
         "{granted:?}"
@@ -392,7 +391,7 @@ fn who_becomes_the_first_waiter_is_told_that_permits_are_kept() {
     let mut world = semaphore();
     let (first, second) = (world.grant(&asks(1, 1, 1, 3)), world.grant(&asks(2, 1, 1, 3)));
     for request in [asks(3, 1, 2, 3), asks(4, 1, 2, 3), asks(5, 1, 2, 3)] {
-        world.ask(&world.call(&request, Mode::Register));
+        world.ask(&world.call(&request, Mode::Ask));
     }
     world.keep(&first, 700);
     world.withdraw(&[asks(5, 1, 2, 3)]);
@@ -495,7 +494,7 @@ fn the_permits_of_a_lost_hold_go_on_and_the_others_stay() {
     world.pass(LEASE_MS - 2_000);
     world.queue(&one(3));
     world.pass(1_000);
-    world.acquire(&one(4), Mode::Wait);
+    world.acquire(&one(4), Mode::Ask);
     assert_eq!(world.told(), [[one(3)]]);
     assert_eq!(world.renew(&lost, LEASE_MS, ServerTime::MAX), Renewed::Taken);
     let renewed = world.renew(&lasts, LEASE_MS, ServerTime::MAX);
@@ -552,14 +551,13 @@ fn a_refused_message_voids_the_grants_of_its_client_alone() {
     let first = world.grant(&asks(1, 1, 4, 4));
     let [refused, told, big] = [asks(2, 1, 1, 4), asks(3, 1, 1, 4), asks(3, 2, 2, 4)];
     for request in [&refused, &told, &asks(2, 2, 1, 4), &big, &asks(4, 1, 1, 4)] {
-        world.ask(&world.call(request, Mode::Register));
+        world.ask(&world.call(request, Mode::Ask));
     }
     world.wires.denied.insert(world.channel_of(2));
     world.give(&first);
     // The permits of the refused client are free again, and go to the next requests.
     assert_eq!(world.told(), [vec![told], vec![big], vec![asks(4, 1, 1, 4)]]);
     assert_eq!((world.in_use(), world.inspect().waiting), (4, 0));
-    assert!(!world.permits().clients.contains_key(refused.client()));
     let mut fences: Vec<_> = world
         .inspect()
         .holders
@@ -629,7 +627,7 @@ fn a_kept_permit_keeps_its_slot_and_a_refused_grant_gives_it_back() {
     let mut world = semaphore();
     let (first, second) = (world.grant(&one(1)), world.grant(&one(2)));
     for client in [3, 4] {
-        world.ask(&world.call(&one(client), Mode::Register));
+        world.ask(&world.call(&one(client), Mode::Ask));
     }
     world.keep(&first, 700);
     assert_eq!(world.inspect().holders[0].slot, Some(0));
@@ -644,7 +642,7 @@ fn a_refused_message_does_not_lose_permits_that_are_kept() {
     let mut world = semaphore();
     let first = world.grant(&one(1));
     for request in [asks(3, 1, 2, 2), asks(1, 2, 1, 2)] {
-        world.ask(&world.call(&request, Mode::Register));
+        world.ask(&world.call(&request, Mode::Ask));
     }
     // The head does not fit and cannot be reached. The next request may not be told.
     world.wires.uncounted.insert(world.channel_of(3));
@@ -663,7 +661,7 @@ fn holds_that_end_at_once_beyond_the_bound_are_ended_by_several_calls() {
     }
     world.pass(LEASE_MS);
     let mut calls = 1;
-    let waits = world.call(&asks(11, 1, 10, 10), Mode::Wait);
+    let waits = world.call(&asks(11, 1, 10, 10), Mode::Ask);
     while world.ask(&waits) == Acquired::Incomplete {
         calls += 1;
     }
@@ -682,7 +680,7 @@ fn unreachable_requests_beyond_the_bound_are_removed_by_several_calls() {
     world.queue(&one(9));
     world.give(&first);
     let mut calls = 1;
-    let waits = world.call(&one(10), Mode::Wait);
+    let waits = world.call(&one(10), Mode::Ask);
     while world.ask(&waits) == Acquired::Incomplete {
         calls += 1;
     }
@@ -711,7 +709,7 @@ fn a_repeated_call_returns_the_hold_and_gives_out_what_is_free() {
 #[test]
 fn a_late_call_does_nothing_new() {
     let mut world = semaphore();
-    let mut call = world.call(&one(1), Mode::Register);
+    let mut call = world.call(&one(1), Mode::Ask);
     call.not_after = Arc::new(world.time());
     world.pass(1);
     assert_eq!(world.run(&call), Acquired::ExpiredCall);
@@ -722,13 +720,13 @@ fn a_late_call_does_nothing_new() {
 }
 
 #[test]
-fn a_poll_without_a_presence_record_is_told_so() {
+fn a_poll_says_whether_its_client_listens() {
     let mut world = semaphore();
     world.grant(&asks(1, 1, 2, 2));
-    let poll = world.acquire(&one(2), Mode::Poll);
-    assert_eq!(poll, Acquired::NotRegistered { seen: true });
     world.queue(&one(2));
     assert!(world.contended(&one(2), Mode::Poll).seen);
+    world.wires.uncounted.insert(world.channel_of(2));
+    assert!(!world.contended(&one(2), Mode::Poll).seen);
 }
 
 #[test]
@@ -741,7 +739,7 @@ fn a_request_comes_back_to_its_place() {
     world.withdraw(&[one(2)]);
     let again = Acquire {
         ticket: place,
-        ..world.call(&one(2), Mode::Register)
+        ..world.call(&one(2), Mode::Ask)
     };
     let Acquired::Contended(contended) = world.ask(&again) else {
         panic!("it is held");
@@ -756,7 +754,7 @@ fn the_client_of_an_unclaimed_grant_is_passed_over() {
     let mut world = semaphore();
     let first = world.grant(&asks(1, 1, 2, 2));
     for request in [asks(2, 1, 2, 2), asks(2, 2, 1, 2), one(3)] {
-        world.ask(&world.call(&request, Mode::Register));
+        world.ask(&world.call(&request, Mode::Ask));
     }
     world.give(&first);
     assert_eq!(world.told(), [[asks(2, 1, 2, 2)]]);
@@ -803,7 +801,7 @@ fn sweep_drops_expired_permits_and_keeps_held_ones() {
     let keys = world.keys.clone();
     let held = Acquire {
         lease: Duration::from_secs(86_400),
-        ..world.call(&one(1), Mode::Register)
+        ..world.call(&one(1), Mode::Ask)
     };
     world.run(&held);
     for n in 0..5_000 {
@@ -821,7 +819,6 @@ fn sweep_drops_expired_permits_and_keeps_held_ones() {
 
 /// Checks what must be true after each call.
 fn check(world: &mut World, fences: &mut BTreeMap<u64, RequestId>, is_handed_over: bool) {
-    let now = world.now();
     let keys = world.keys.clone();
     let uncounted = world.wires.uncounted.clone();
     let permits = world.permits();
@@ -847,7 +844,7 @@ fn check(world: &mut World, fences: &mut BTreeMap<u64, RequestId>, is_handed_ove
     }
     if let Some((_, head)) = permits.queue.order.first().filter(|_| is_handed_over) {
         let channel = format!("{}{}", keys.channel, head.client());
-        let is_reachable = permits.is_alive(head.client(), now) && !uncounted.contains(&channel);
+        let is_reachable = !permits.absent.has(head.client()) && !uncounted.contains(&channel);
         let fits = used + head.weight() <= head.capacity();
         assert!(!(is_reachable && fits), "{head} fits, and waits");
     }
@@ -873,7 +870,7 @@ fn capacity_is_never_exceeded_and_nothing_is_left_behind() {
                         _ => random.random_range(1..=capacity),
                     };
                     let request = asks(random.random_range(1..5), n, weight, capacity);
-                    let modes = [Mode::Try, Mode::Wait, Mode::Register, Mode::Register];
+                    let modes = [Mode::Try, Mode::Ask, Mode::Ask, Mode::Poll];
                     world.ask(&world.call(&request, *modes.choose(&mut random).unwrap()));
                     live.push(request);
                 }

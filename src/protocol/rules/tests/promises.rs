@@ -45,7 +45,7 @@ fn an_owner_holds_as_often_as_it_may_and_no_more() {
         world.grant(&owned(1, n));
     }
     let one_more = owned(1, MAX_HOLDS as u64);
-    assert_eq!(world.acquire(&one_more, Mode::Register), Acquired::Full);
+    assert_eq!(world.acquire(&one_more, Mode::Ask), Acquired::Full);
     world.withdraw(&[owned(1, 0)]);
     world.grant(&one_more);
 }
@@ -74,7 +74,7 @@ fn only_an_unclaimed_lease_makes_its_client_count_as_dead() {
         world.queue(&own_grant);
         world.queue(&request(3));
         world.pass(2_000);
-        world.acquire(&request(3), Mode::Wait);
+        world.acquire(&request(3), Mode::Ask);
         let next = world.inspect().holders.remove(0).owner;
         let is_passed_over = next.as_str() != own_grant.as_str();
         assert_eq!(
@@ -127,9 +127,9 @@ fn a_try_never_overtakes_and_is_never_queued() {
     let told = world.contended(&request(3), Mode::Try);
     assert_eq!((told.ahead, told.ticket), (1, None));
     world.pass(LEASE_MS);
+    // The first client in the queue cannot be reached, and no other request is queued.
+    world.wires.uncounted.insert(world.channel_of(2));
     world.acquire(&request(4), Mode::Try);
-    // The presence record of the first client in the queue has expired. The client cannot be reached, and no
-    // other request is queued.
     assert_eq!(world.inspect().holders[0].owner.as_str(), request(4).as_str());
 
     let mut world = World::new();
@@ -395,9 +395,7 @@ fn unreachable_request_is_passed_over_and_comes_back_with_its_ticket() {
     world.wires.uncounted.insert(world.channel_of(2));
     world.give(&first);
     assert_eq!(world.pushed().request, request(3));
-    let gone = world.acquire(&request(2), Mode::Poll);
-    assert_eq!(gone, Acquired::NotRegistered { seen: false });
-    let mut call = world.call(&request(2), Mode::Register);
+    let mut call = world.call(&request(2), Mode::Ask);
     call.ticket = ticket;
     world.wires.uncounted.clear();
     let Acquired::Contended(back) = world.ask(&call) else {
@@ -413,7 +411,7 @@ fn unreachable_request_is_passed_over_and_comes_back_with_its_ticket() {
 fn a_ticket_of_the_future_counts_as_now() {
     let mut world = World::new();
     world.grant(&request(1));
-    let mut call = world.call(&request(2), Mode::Wait);
+    let mut call = world.call(&request(2), Mode::Ask);
     call.ticket = Some(Ticket(world.now_us + 1_000_000));
     assert!(
         matches!(world.run(&call), Acquired::Contended(told) if told.ticket == Some(Ticket(world.now_us)))
@@ -423,7 +421,7 @@ fn a_ticket_of_the_future_counts_as_now() {
 #[test]
 fn late_call_does_nothing() {
     let mut world = World::new();
-    let mut call = world.call(&request(1), Mode::Register);
+    let mut call = world.call(&request(1), Mode::Ask);
     call.not_after = Arc::new(world.time());
     world.pass(1);
     assert_eq!(world.run(&call), Acquired::ExpiredCall);
@@ -485,7 +483,7 @@ fn sweep_keeps_held_locks() {
     let lease = Duration::from_secs(600);
     let call = Acquire {
         lease,
-        ..world.call(&request(1), Mode::Register)
+        ..world.call(&request(1), Mode::Ask)
     };
     assert!(matches!(world.run(&call), Acquired::Granted { .. }));
     let owner = Owner::named("me");

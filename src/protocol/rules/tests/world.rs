@@ -115,7 +115,6 @@ impl World {
             lease: Duration::from_millis(LEASE_MS),
             not_after: Arc::new(ServerTime::MAX),
             ticket: None,
-            heartbeat: Duration::from_secs(15),
             floor: None,
         }
     }
@@ -143,14 +142,14 @@ impl World {
     }
 
     pub(super) fn grant(&mut self, request: &RequestId) -> Grant {
-        match self.acquire(request, Mode::Register) {
+        match self.acquire(request, Mode::Ask) {
             Acquired::Granted { grant, .. } => grant,
             other => panic!("{other:?}"),
         }
     }
 
     pub(super) fn queue(&mut self, request: &RequestId) -> Contended {
-        self.contended(request, Mode::Register)
+        self.contended(request, Mode::Ask)
     }
 
     pub(super) fn contended(&mut self, request: &RequestId, mode: Mode) -> Contended {

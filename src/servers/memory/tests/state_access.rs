@@ -1,6 +1,6 @@
 //! Lets tests read the state of a store, and change it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::protocol::RESERVED;
@@ -79,12 +79,18 @@ impl MemoryStore {
         self.0.state().rules.locks.entry(key.to_owned()).or_insert(lock);
     }
 
-    /// Forgets only the clients' presence records.
-    pub(crate) fn forget_records(&self) {
+    /// Notes each client that has a request in a queue absent.
+    pub(crate) fn note_absent(&self) {
         let rules = &mut self.0.state().rules;
-        let of_permits = rules.permits.values_mut().map(|permits| &mut permits.clients);
-        let of_locks = rules.locks.values_mut().map(|lock| &mut lock.clients);
-        of_locks.chain(of_permits).for_each(HashMap::clear);
+        let of_permits = rules.permits.values_mut();
+        let of_permits = of_permits.map(|permits| (&permits.queue, &mut permits.absent));
+        let of_locks = rules.locks.values_mut();
+        let of_locks = of_locks.filter_map(|lock| Some((&lock.queue, &mut lock.written.as_mut()?.absent)));
+        for (queue, absent) in of_locks.chain(of_permits) {
+            for (_, request) in &queue.order {
+                absent.note(request.client());
+            }
+        }
     }
 
     /// The locks that are held now, and the holds of permits, in the order of their keys.

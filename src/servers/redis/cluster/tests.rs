@@ -27,7 +27,7 @@ fn cluster(seeds: &str, listener: &Arc<Recorder>) -> Arc<Cluster> {
         connector: Connector::new(&url, None, OPTIONS.attempt_timeout).unwrap(),
         options: OPTIONS,
         listener,
-        table: Mutex::new(Table::new(OPTIONS.heartbeat)),
+        table: Mutex::new(Table::new(3 * OPTIONS.ping_every)),
         stale: Notify::new(),
         learnt: Notify::new(),
         held_back: Arc::default(),
@@ -311,7 +311,7 @@ async fn channel_of_a_slot_that_is_unserved_costs_the_other_channels_one_connect
 /// The options of a client that does not ask for the owners of the slots without a reason.
 fn quiet() -> Options {
     Options {
-        heartbeat: 1000 * OPTIONS.heartbeat,
+        ping_every: 1000 * OPTIONS.ping_every,
         ..OPTIONS
     }
 }

@@ -47,7 +47,7 @@ fn telling(
     sharded: bool,
 ) -> (Subscriber, mpsc::UnboundedSender<Instruction>) {
     let connector = Connector::new(url, None, OPTIONS.attempt_timeout).unwrap();
-    let ping_every = OPTIONS.heartbeat;
+    let ping_every = 3 * OPTIONS.ping_every;
     // Nothing opens this pipeline. The time-out of zero keeps calls from waiting for that.
     let (pipeline, _) = pipeline(ServerId::default(), Duration::ZERO);
     Subscriber::new(
@@ -119,7 +119,7 @@ async fn user_without_the_right_to_ping_is_reconnected_slowly() {
         line.unwrap().trim().parse().unwrap()
     };
     let before = connections();
-    sleep(OPTIONS.heartbeat).await;
+    sleep(3 * OPTIONS.ping_every).await;
     let made = connections() - before;
     // The attempts come after 0, 20, 40 … ms. One of the connections is that of the measuring itself.
     assert!((2..15).contains(&made), "{made}");

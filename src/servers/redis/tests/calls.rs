@@ -100,7 +100,7 @@ async fn flood_with_unread_answers_delays_no_other_call() {
     let server = Server::start().await;
     let options = Options {
         // No PING of an idle connection helps.
-        heartbeat: 10 * BOUND,
+        ping_every: 3 * BOUND,
         ..OPTIONS
     };
     let (store, _recorder) = store_with(options, &server.url()).await;
@@ -288,11 +288,10 @@ pub(super) async fn acquire_and_release(store: &Store) {
     let acquire = |n| Acquire {
         keys: Arc::clone(&keys),
         request: RequestId::new(&client, seconds(5), n, None),
-        mode: Mode::Register,
+        mode: Mode::Ask,
         lease: seconds(30),
         not_after: Arc::new(now.after(seconds(2))),
         ticket: None,
-        heartbeat: seconds(15),
         floor: None,
     };
     let answer = store.call(acquire(1)).await.unwrap();
@@ -417,7 +416,7 @@ async fn a_replica_is_left_at_its_first_word_once_its_connection_is_of_age() {
     let server = Server::start().await;
     // No PING comes before the connection is replaced.
     let options = Options {
-        heartbeat: 3 * BOUND,
+        ping_every: BOUND,
         ..OPTIONS
     };
     let (store, _recorder) = store_with(options, &server.url()).await;

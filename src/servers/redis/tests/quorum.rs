@@ -67,11 +67,10 @@ pub(super) async fn acquire((store, _): &Opened, name: &str) -> Result<Acquired,
     let acquire = Acquire {
         keys: Arc::new(Keys::new("fairlock", name).unwrap()),
         request: RequestId::new(&ClientId::random(), Duration::from_secs(5), 1, None),
-        mode: Mode::Register,
+        mode: Mode::Ask,
         lease: SHORT,
         not_after: Arc::new(ServerTime::MAX),
         ticket: None,
-        heartbeat: Duration::from_secs(15),
         floor: None,
     };
     Ok(store.call(acquire).await?.reply)

@@ -17,11 +17,10 @@ impl World<'_> {
         Acquire {
             keys: self.keys.clone(),
             request: request.clone(),
-            mode: Mode::Register,
+            mode: Mode::Ask,
             lease: Duration::from_secs(30),
             not_after: Arc::new(ServerTime::MAX),
             ticket: None,
-            heartbeat: Duration::from_secs(15),
             floor: None,
         }
     }
@@ -223,7 +222,7 @@ fn full_server_takes_permits_back_and_gives_them_to_those_that_wait_alone() {
     world.told();
     let before = world.snapshot().data;
     let full = Some(Trouble::Full);
-    for mode in [Mode::Wait, Mode::Register] {
+    for mode in [Mode::Ask, Mode::Ask] {
         let call = Acquire {
             mode,
             ..world.acquisition(&request(0, 20, 1, 6))
@@ -517,20 +516,26 @@ fn a_forced_release_finds_one_of_many_holds() {
 }
 
 #[test]
-fn dead_clients_are_forgotten_in_parts() {
+fn no_more_than_a_hundred_clients_are_noted_absent() {
     let mut setting = Setting::start();
     let mut world = World::new(&mut setting, Capacities::Of(&[1]));
-    let mut held = world.acquisition(&request(0, 1, 1, 1));
-    held.lease = Duration::from_secs(600);
-    world.ask(&held);
-    for client in 1..=7 {
+    let held = world.grant(&request(0, 1, 1, 1));
+    for client in 1..=102 {
+        let channel = world.keys.channel_of(&super::super::world::client(client));
+        world.tell(&["SUBSCRIBE", &channel]);
         world.queue(&request(client, 2, 1, 1));
     }
-    world.now_us += 20 * SECOND_US;
-    for left in [7 - 3 + 1, 7 - 6 + 1, 1] {
-        world.queue(&request(8, 2, 1, 1));
-        assert_eq!(world.snapshot().data[2].split(' ').count(), 2 * left);
+    world.ask(&world.releasing(&held, ReleaseWhat::Grant(held.fence)));
+    for _ in 1..=101 {
+        world.now_us += 5 * SECOND_US;
+        world.ask(&world.acquisition(&request(0, 1, 1, 1)));
     }
+    let absent: String = (2..=101)
+        .rev()
+        .map(|n| format!("{} ", super::super::world::client(n)))
+        .collect();
+    let data = world.snapshot().data;
+    assert!(data[0].contains(&format!("absent={absent},")), "{data:?}");
 }
 
 /// Nodes hold a permit for as long as they live, and nobody else comes for a long time.
@@ -556,7 +561,7 @@ fn renewals_keep_the_timers() {
             renew.read(&reply.unwrap()).unwrap().1,
             Renewed::Until(_)
         ));
-        let [lock_ms, _, _, timers_ms] = world.snapshot().kept_ms;
+        let [lock_ms, _, timers_ms] = world.snapshot().kept_ms;
         assert!(lock_ms > 80_000, "{lock_ms}");
         assert_eq!(timers_ms > 80_000, is_kept, "{timers_ms}");
     }
@@ -640,55 +645,20 @@ fn keys_of_another_type_are_noticed_before_anything_is_done() {
 }
 
 #[test]
-fn presence_records_of_another_type_stop_no_release() {
-    let mut setting = Setting::start();
-    let mut world = World::new(&mut setting, Capacities::Of(&[1]));
-    world.listen(1);
-    let held = world.grant(&request(0, 1, 1, 1));
-    world.queue(&request(1, 2, 1, 1));
-    let clients = world.keys.clients.clone();
-    world.tell(&["SET", &clients, "mine"]);
-    let release = world.releasing(&held, ReleaseWhat::Grant(held.fence));
-    assert_eq!(world.ask(&release).outcome, ReleaseOutcome::Released);
-    world.tell(&["DEL", &clients]);
-    let inspected = world.ask(&world.inspection());
-    assert_eq!((inspected.in_use, inspected.waiting), (0, 0));
-}
-
-#[test]
-fn presence_record_is_over_in_the_millisecond_of_its_end() {
-    let mut setting = Setting::start();
-    for (left_us, is_alive) in [(1_000, true), (0, false)] {
-        let mut world = World::new(&mut setting, Capacities::Of(&[1]));
-        world.listen(1);
-        let held = world.grant(&request(0, 1, 1, 1));
-        let mut waits = world.acquisition(&request(1, 2, 1, 1));
-        world.ask(&waits);
-        world.now_us += 15 * SECOND_US - left_us;
-        waits.mode = Mode::Poll;
-        waits.heartbeat = Duration::from_millis(1);
-        let is_registered = matches!(world.ask(&waits), Acquired::Contended(_));
-        assert_eq!(is_registered, is_alive, "{left_us}");
-        let release = world.releasing(&held, ReleaseWhat::Grant(held.fence));
-        world.ask(&release);
-        assert_eq!(world.ask(&world.inspection()).in_use == 1, is_alive, "{left_us}");
-    }
-}
-
-#[test]
-fn queue_lives_as_long_as_the_presence_records_of_its_clients() {
+fn queue_lives_for_a_minute_after_its_first_request_and_each_poll() {
     let mut setting = Setting::start();
     let mut world = World::new(&mut setting, Capacities::Of(&[1]));
     world.grant(&request(0, 1, 1, 1));
     let mut waits = world.acquisition(&request(1, 2, 1, 1));
-    world.ask(&waits);
-    waits.heartbeat = Duration::from_secs(600);
-    world.ask(&waits);
-    let [_, queue_ms, clients_ms, _] = world.snapshot().kept_ms;
-    assert!(
-        queue_ms > 600_000 && clients_ms > 600_000,
-        "{queue_ms}, {clients_ms}"
-    );
+    for mode in [Mode::Ask, Mode::Poll] {
+        waits.mode = mode;
+        world.ask(&waits);
+        let [_, queue_ms, _] = world.snapshot().kept_ms;
+        assert!((60_000..=80_000).contains(&queue_ms), "{mode:?}: {queue_ms}");
+        let queue = world.keys.queue.clone();
+        world.tell(&["PEXPIRE", &queue, "5000"]);
+        world.queue(&request(1, 3, 1, 1));
+    }
 }
 
 #[test]
@@ -749,7 +719,7 @@ fn waiters_in_a_cluster_are_told_on_shard_channels() {
     ] {
         let mut world = World::new(&mut setting, Capacities::Of(&[1]));
         let held = world.grant(&request(0, 1, 1, 1));
-        // This client has a presence record, but no subscription on this server.
+        // This client has no subscription on this server.
         let mut waits = world.acquisition(&request(1, 2, 1, 1));
         world.ask(&waits);
         waits.mode = Mode::Poll;
@@ -767,26 +737,26 @@ fn waiters_in_a_cluster_are_told_on_shard_channels() {
         let in_use = world.ask(&world.inspection()).in_use;
         assert_eq!(in_use == 1, is_handed_over, "{way:?}");
     }
-    let mut world = World::new(&mut setting, Capacities::Of(&[1]));
-    let held = world.grant(&request(0, 1, 1, 1));
-    let mut waits = world.acquisition(&request(1, 2, 1, 1));
-    world.ask(&waits);
-    let channel = world.keys.channel_of(&world.clients[1]);
-    world.tell(&["SSUBSCRIBE", &channel]);
-    waits.mode = Mode::Poll;
-    let polled = world.ask_in(None, &waits, PubSubMode::Sharded).unwrap();
-    assert!(
-        matches!(polled, Acquired::Contended(Contended { seen: true, .. })),
-        "{polled:?}"
-    );
-    let release = world.releasing(&held, ReleaseWhat::Grant(held.fence));
-    let released = world
-        .ask_in(Some(Trouble::NoPublish), &release, PubSubMode::Sharded)
-        .unwrap();
-    assert!(released.denied);
-    let held = world.grant(&request(0, 3, 1, 1));
-    world.queue(&waits.request);
-    let release = world.releasing(&held, ReleaseWhat::Grant(held.fence));
-    world.ask_in(None, &release, PubSubMode::Sharded).unwrap();
-    assert_eq!(world.told(), [texts(&[&waits.request])]);
+    for way in [PubSubMode::Sharded, PubSubMode::Migrating] {
+        let mut world = World::new(&mut setting, Capacities::Of(&[1]));
+        let held = world.grant(&request(0, 1, 1, 1));
+        let mut waits = world.acquisition(&request(1, 2, 1, 1));
+        world.ask(&waits);
+        let channel = world.keys.channel_of(&world.clients[1]);
+        world.tell(&["SSUBSCRIBE", &channel]);
+        waits.mode = Mode::Poll;
+        let polled = world.ask_in(None, &waits, way).unwrap();
+        assert!(
+            matches!(polled, Acquired::Contended(Contended { seen: true, .. })),
+            "{polled:?}"
+        );
+        let release = world.releasing(&held, ReleaseWhat::Grant(held.fence));
+        let released = world.ask_in(Some(Trouble::NoPublish), &release, way).unwrap();
+        assert!(released.denied);
+        let held = world.grant(&request(0, 3, 1, 1));
+        world.queue(&waits.request);
+        let release = world.releasing(&held, ReleaseWhat::Grant(held.fence));
+        world.ask_in(None, &release, way).unwrap();
+        assert_eq!(world.told(), [texts(&[&waits.request])]);
+    }
 }

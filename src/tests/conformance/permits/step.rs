@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::super::step::{SHORTEST_HEARTBEAT_MS, Trouble};
+use super::super::step::Trouble;
 use crate::protocol::Mode;
 use crate::types::permits::MOST_PERMITS;
 
@@ -62,7 +62,6 @@ pub(super) enum Call {
         lease_ms: u64,
         not_after_ms: i64,
         ticket_us: Option<i64>,
-        heartbeat_ms: u64,
     },
     Release {
         request: PickRequest,
@@ -109,7 +108,6 @@ pub(super) enum PickFence {
 pub(super) enum Key {
     Lock,
     Queue,
-    Clients,
     Timers,
     All,
 }
@@ -145,14 +143,7 @@ fn step() -> impl Strategy<Value = Step> {
         8 => 0..2_000_i64, 6 => 0..600_000_i64, 2 => 0..12_000_000_i64, 1 => -6_000_000..0_i64,
         1 => -100_000_000..0_i64
     ];
-    let keys = vec![
-        Key::Lock,
-        Key::Queue,
-        Key::Clients,
-        Key::Timers,
-        Key::Timers,
-        Key::All,
-    ];
+    let keys = vec![Key::Lock, Key::Queue, Key::Timers, Key::Timers, Key::All];
     prop_oneof![
         260 => (call(), trouble).prop_map(|(call, trouble)| Step::Call { call, trouble }),
         50 => client().prop_map(|client| Step::Subscribe { client }),
@@ -169,20 +160,19 @@ fn call() -> impl Strategy<Value = Call> {
     let lease = || prop::sample::select(vec![100, 1_000, 5_000, 30_000, 90_000]);
     let fence = || prop_oneof![6 => Just(PickFence::Its), 1 => Just(PickFence::Former)];
     let mode = prop_oneof![
-        2 => Just(Mode::Try), 2 => Just(Mode::Wait), 10 => Just(Mode::Register), 3 => Just(Mode::Poll)
+        2 => Just(Mode::Try), 12 => Just(Mode::Ask), 3 => Just(Mode::Poll)
     ];
     let not_after = prop_oneof![19 => Just(2_000), 1 => -100..100_i64];
     let ticket = prop_oneof![3 => Just(None), 1 => (-5_000_000..1_000_000_i64).prop_map(Some)];
-    let heartbeat = prop::sample::select(vec![SHORTEST_HEARTBEAT_MS, 15_000, 15_000]);
     let cap = || prop_oneof![3 => Just(86_400_000), 1 => -1_000..10_000_i64];
     let what = prop_oneof![
         8 => Just(What::Grant), 4 => (lease(), cap()).prop_map(|(most, until)| What::Keep(most, until)),
         1 => (0..REQUESTS).prop_map(What::Force), 2 => (1..3_u32).prop_map(What::Shrink)
     ];
     prop_oneof![
-        16 => (asking, mode, lease(), not_after, ticket, heartbeat).prop_map(
-            |(request, mode, lease_ms, not_after_ms, ticket_us, heartbeat_ms)| Call::Acquire {
-                request, mode, lease_ms, not_after_ms, ticket_us, heartbeat_ms
+        16 => (asking, mode, lease(), not_after, ticket).prop_map(
+            |(request, mode, lease_ms, not_after_ms, ticket_us)| Call::Acquire {
+                request, mode, lease_ms, not_after_ms, ticket_us
             }
         ),
         7 => (picked(), fence(), what)
