@@ -20,8 +20,8 @@
 //! of those that each of its requests reserved. The servers hear of it when their votes end: a release tells
 //! the last fence that was used, and otherwise all that were reserved count as used.
 //!
-//! Presence records, subscriptions and the answer *not registered* belong to the lock on one server, and its
-//! model (`single`) shows them. The floors of acquires are left out: they follow clocks, and spare raises.
+//! Notes of absence and subscriptions belong to the lock on one server, and its model (`single`) shows them.
+//! The floors of acquires are left out: they follow clocks, and spare raises.
 
 pub mod ballot;
 pub mod configuration;

@@ -1,14 +1,12 @@
 //! One server with one lock, or with the permits of a semaphore or a read/write lock: the scripts, the
 //! clients, and the network between them.
 //!
-//! The model covers queueing, hand-over with removal and return, presence records and the answer *not
-//! registered*, or notes of absence in their place (`absence`), subscriptions, claim windows, leases that
-//! expire, late grants, cancellation, calls that run after their caller's bound, lost messages and
-//! connections, calls of closed connections that run later, slow clients and dead ones. It leaves out
-//! re-entrance, tries, servers that lose data other than timers and notes, and permits that are given back in
-//! part.
+//! The model covers queueing, hand-over with removal and return, notes of clients that are absent,
+//! subscriptions, claim windows, leases that expire, late grants, cancellation, calls that run after their
+//! caller's bound, lost messages and connections, calls of closed connections that run later, slow clients
+//! and dead ones. It leaves out re-entrance, tries, servers that lose data other than timers and notes, and
+//! permits that are given back in part.
 
-pub mod absence;
 pub mod client;
 pub mod configuration;
 pub mod counterexamples;
@@ -21,7 +19,7 @@ pub mod server;
 pub mod state;
 
 use crate::search::{self, Limits, Outcome};
-use crate::single::configuration::{Configuration, Listening, Reach};
+use crate::single::configuration::{Configuration, Listening};
 use crate::single::protocol::{Action, Protocol};
 use crate::single::state::Permits;
 
@@ -29,16 +27,12 @@ impl search::Configuration for Configuration {
     type Action = Action;
 
     fn name(&self) -> String {
-        let reach = match self.reach {
-            Reach::Presence => "",
-            Reach::Absence => ", by absence",
-        };
         let listening = match self.listening {
             Listening::Counted => "",
             Listening::Uncounted => ", uncounted",
             Listening::FirstIsDeaf => ", a deaf client",
         };
-        format!("{}{listening}{reach}", self.name)
+        format!("{}{listening}", self.name)
     }
 
     fn size(&self) -> String {

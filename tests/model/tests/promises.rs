@@ -18,12 +18,6 @@ fn every_promise_of_permits_holds_whatever_single_thing_goes_wrong() {
 }
 
 #[test]
-#[ignore = "a design to come: scripts/campaign model explores it"]
-fn every_promise_holds_with_notes_of_absence() {
-    all_promises_hold(&single::absence::SMALL);
-}
-
-#[test]
 fn every_promise_of_a_quorum_holds_whatever_single_thing_goes_wrong() {
     all_promises_hold(&quorum::configuration::SMALL);
 }

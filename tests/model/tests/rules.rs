@@ -6,7 +6,6 @@ use std::time::Duration;
 use fairlock_model::quorum::configuration::{DISCONNECT, RESTART, two_clients};
 use fairlock_model::quorum::properties::LARGER_FENCES;
 use fairlock_model::search::{Configuration, Limits};
-use fairlock_model::single::configuration::Reach;
 use fairlock_model::single::rules::Rule;
 use fairlock_model::{quorum, single};
 
@@ -45,39 +44,8 @@ fn violated(configuration: &impl Configuration) -> Option<&'static str> {
 }
 
 #[test]
-#[ignore = "a design to come, and it takes a minute"]
-fn a_protocol_with_notes_of_absence_breaks_a_promise_without_the_rule() {
-    let is_of_absence = |rules: &[Rule]| rules.iter().all(|rule| rule.is_of(Reach::Absence));
-    for example in single::counterexamples::COUNTEREXAMPLES {
-        if is_of_absence(example.without) {
-            let configuration = example.configuration.by_absence().without_all(example.without);
-            assert!(
-                violated(&configuration).is_some(),
-                "without {:?}",
-                example.without
-            );
-        }
-    }
-    for example in single::absence::COUNTEREXAMPLES {
-        let configuration = example.configuration.without_all(example.without);
-        let found = violated(&configuration);
-        assert_eq!(found, Some(example.violates), "without {:?}", example.without);
-    }
-}
-
-#[test]
-fn every_rule_of_absence_has_one_counterexample() {
-    let of_absence = Rule::ALL.into_iter().filter(|rule| !rule.is_of(Reach::Presence));
-    for rule in of_absence {
-        let examples = single::absence::COUNTEREXAMPLES.iter();
-        let alone = examples.filter(|example| example.without == [rule]).count();
-        assert_eq!(alone, 1, "{rule:?}");
-    }
-}
-
-#[test]
 fn every_rule_is_accounted_for() {
-    for rule in Rule::ALL.into_iter().filter(|rule| rule.is_of(Reach::Presence)) {
+    for rule in Rule::ALL {
         let alone = single::counterexamples::COUNTEREXAMPLES
             .iter()
             .filter(|example| example.without == [rule])
@@ -100,4 +68,24 @@ fn every_rule_of_a_quorum_has_one_counterexample() {
             "{rule:?}"
         );
     }
+}
+
+#[test]
+fn architecture_names_every_rule_and_no_other() {
+    let text = include_str!("../../../ARCHITECTURE.md");
+    let section = text
+        .split("\n### ")
+        .find(|section| section.starts_with("Requests, queue and grants"));
+    let is_rule =
+        |word: &&str| word.starts_with(char::is_uppercase) && word.chars().all(char::is_alphanumeric);
+    let mut named: Vec<_> = section
+        .unwrap()
+        .split('`')
+        .filter(is_rule)
+        .map(String::from)
+        .collect();
+    let mut rules = Rule::ALL.map(|rule| format!("{rule:?}"));
+    named.sort_unstable();
+    rules.sort_unstable();
+    assert_eq!(named, rules);
 }

@@ -1,8 +1,8 @@
 //! The scripts, as in `lua/`, with what a quorum adds: floors, raised fences, tickets that are taken as they
 //! are, and the word `earlier` in the reply to a renewal. Each runs as a whole.
 //!
-//! Presence records, subscriptions and the answer *not registered* are the other model's. Here a push
-//! arrives, or is lost, or its receiver is removed as unreachable.
+//! Notes of absence and subscriptions are the other model's. Here a push arrives, or is lost, or its receiver
+//! is removed as unreachable.
 
 use crate::quorum::protocol::Protocol;
 use crate::quorum::rules::Rule;

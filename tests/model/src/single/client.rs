@@ -4,7 +4,7 @@
 use crate::single::protocol::Protocol;
 use crate::single::rules::Rule;
 use crate::single::state::{
-    Acquire, Answer, Call, Client, ClientId, Grant, Mode, Reply, Request, RequestId, Stage, State, Turn,
+    Acquire, Answer, Call, Client, ClientId, Grant, Reply, Request, RequestId, Stage, State, Turn,
 };
 
 impl Protocol {
@@ -29,18 +29,11 @@ impl Protocol {
     /// The acquire call of a request; a poll if `is_poll`.
     pub fn acquire_call(&self, state: &State, request: RequestId, is_poll: bool) -> Acquire {
         let ticket = state.requests[request].ticket;
-        let relies = state.clients[self.client_of(request)].registered || self.is_by_absence();
-        let mode = match (relies, is_poll) {
-            (false, _) => Mode::Register,
-            (true, true) => Mode::Poll,
-            (true, false) => Mode::Wait,
-        };
         Acquire {
             request,
-            mode,
+            is_poll,
             ticket: ticket.filter(|_| self.has(Rule::TicketOnReturn)),
             again: is_poll || ticket.is_some(),
-            registers: mode != Mode::Wait && !self.is_by_absence(),
             returns: state.requests[request].missed_turn && ticket.is_some(),
         }
     }
@@ -54,19 +47,30 @@ impl Protocol {
         }
     }
 
-    /// The waiting request whose turn comes first. While it has its place, so have all others.
-    fn first(&self, state: &State, client: ClientId) -> Option<RequestId> {
-        if !self.has(Rule::PollForTheNext) {
-            return self.waiting(state, client).next();
+    /// The waiting requests that the waitlist polls with: of each capacity, the one whose turn comes first.
+    /// While they have their places, so have all others.
+    fn firsts(&self, state: &State, client: ClientId) -> Vec<RequestId> {
+        let mut waiting: Vec<_> = self.waiting(state, client).collect();
+        if self.has(Rule::PollForTheNext) {
+            let ticket = |request: &RequestId| state.requests[*request].ticket;
+            waiting.sort_by_key(|request| (ticket(request).is_none(), ticket(request)));
         }
-        let ticket = |request: &RequestId| state.requests[*request].ticket;
-        self.waiting(state, client)
-            .min_by_key(|request| (ticket(request).is_none(), ticket(request)))
+        let mut capacities = Vec::new();
+        waiting.retain(|&request| {
+            let capacity = state.requests[request].permits.capacity;
+            let is_first = match self.has(Rule::PollForTheFirstOfEachCapacity) {
+                true => !capacities.contains(&capacity),
+                false => capacities.is_empty(),
+            };
+            capacities.push(capacity);
+            is_first
+        });
+        waiting
     }
 
-    /// Polls for the first request of the waitlist.
-    pub fn poll_first(&self, state: &mut State, client: ClientId) {
-        if let Some(first) = self.first(state, client) {
+    /// The waitlist polls.
+    pub fn poll(&self, state: &mut State, client: ClientId) {
+        for first in self.firsts(state, client) {
             self.ask(state, first, true);
         }
     }
@@ -91,38 +95,20 @@ impl Protocol {
         let Reply { call, answer } = reply;
         self.check_subscription(state, client, &call, &answer);
         match answer {
-            Answer::Granted {
-                grant,
-                was_queued,
-                come_back,
-            } => {
+            Answer::Granted { grant, was_queued } => {
                 self.deliver(state, client, grant);
-                if self.is_by_absence() {
-                    let lost_its_place = call.again && !grant.pushed && !was_queued;
-                    if come_back || lost_its_place && self.has(Rule::ReturnTogether) {
-                        self.ask_all(state, client);
-                    }
-                } else if call.again && !grant.pushed && self.has(Rule::ReturnTogether) {
-                    // The call found the lock free. So the client may have lost its presence record.
-                    state.clients[client].registered = false;
-                    if was_queued {
-                        self.poll_first(state, client);
-                    } else {
-                        // This request has missed its turn, and the others have lost their places with it.
-                        self.ask_all(state, client);
-                    }
+                let lost_its_place = call.again && !grant.pushed && !was_queued;
+                if lost_its_place && self.has(Rule::ReturnTogether) {
+                    self.ask_all(state, client);
                 }
             }
             Answer::Queued {
                 ticket,
                 enqueued,
                 own_grant,
-                come_back,
                 ..
             } => {
-                state.clients[client].registered |= call.registers;
-                let lost_its_place = enqueued && call.again;
-                if come_back || lost_its_place && self.has(Rule::ReturnTogether) {
+                if enqueued && call.again && self.has(Rule::ReturnTogether) {
                     self.ask_others(state, client, Some(call.request));
                 }
                 let request = &mut state.requests[call.request];
@@ -135,10 +121,6 @@ impl Protocol {
                     self.deliver(state, client, grant);
                 }
             }
-            Answer::NotRegistered { .. } => {
-                state.clients[client].registered = false;
-                self.ask_all(state, client);
-            }
         }
     }
 
@@ -146,11 +128,11 @@ impl Protocol {
     /// does not see is replaced, on another connection.
     fn check_subscription(&self, state: &mut State, client: ClientId, call: &Acquire, answer: &Answer) {
         let seen = match answer {
-            Answer::Queued { seen, .. } | Answer::NotRegistered { seen } => *seen,
+            Answer::Queued { seen, .. } => *seen,
             Answer::Granted { .. } => true,
         };
-        let still_unseen = !seen && !state.server.presence[client].subscriber;
-        if call.mode == Mode::Poll && still_unseen && self.has(Rule::RenewUnseen) {
+        let still_unseen = !seen && !state.server.subscribed[client];
+        if call.is_poll && still_unseen && self.has(Rule::RenewUnseen) {
             self.lose_subscription(state, client);
         }
     }
@@ -178,10 +160,10 @@ impl Protocol {
         state.requests[request].stage = Stage::Holding(turn);
         let history = &mut state.history;
         if state.requests[request].permits.are_all() {
-            history.went_back |= turn.fence < history.newest_believed;
+            history.went_back |= turn.fence <= history.newest_believed;
             history.newest_of_all_permits = history.newest_of_all_permits.max(turn.fence);
         } else {
-            history.went_back |= turn.fence < history.newest_of_all_permits;
+            history.went_back |= turn.fence <= history.newest_of_all_permits;
         }
         history.newest_believed = history.newest_believed.max(turn.fence);
     }
@@ -202,7 +184,6 @@ impl Protocol {
     /// The grant came too late: gives up its request for good, and waits on under a new id.
     fn withdraw(&self, state: &mut State, client: ClientId, grant: Grant) {
         let Grant { request, fence, .. } = grant;
-        self.note_loss(state, client);
         if !self.has(Rule::NewIdAfterWithdrawal) {
             // The obvious alternative: release this grant, and wait on under the same id.
             let give_back = if self.has(Rule::ReleaseNamesFence) {
@@ -222,21 +203,6 @@ impl Protocol {
             state.requests[next].arrived = state.requests[request].arrived;
             state.requests[next].missed_turn = true;
             self.begin(state, next);
-        }
-    }
-
-    /// The presence record may be lost, with a lease or with a connection. The next call registers again,
-    /// whatever the replies to calls under way say.
-    pub fn note_loss(&self, state: &mut State, client: ClientId) {
-        let client = &mut state.clients[client];
-        client.registered = false;
-        for call in &mut client.calls {
-            if let Call::Acquire(acquire) = call {
-                acquire.registers = false;
-            }
-        }
-        for reply in &mut client.replies {
-            reply.call.registers = false;
         }
     }
 
@@ -309,32 +275,27 @@ impl Protocol {
         let this = &mut state.clients[client];
         this.subscribed = true;
         let reconnected = std::mem::replace(&mut this.was_subscribed, true);
-        state.server.presence[client].subscriber = true;
+        state.server.subscribed[client] = true;
         if !reconnected {
             if self.has(Rule::PollWhenSubscribed) {
-                self.poll_first(state, client);
+                self.poll(state, client);
             }
         } else if self.has(Rule::AskAfterReconnect) {
-            self.note_loss(state, client);
             self.ask_all(state, client);
         }
     }
 
     /// Whether a poll of this waitlist would change anything. Polls that change nothing are left out.
     pub fn poll_has_news(&self, state: &State, client: ClientId) -> bool {
-        let Some(first) = self.first(state, client) else {
-            return false;
-        };
         let mut after = state.clone();
-        let answer = self.run_acquire(&mut after, &self.acquire_call(state, first, true));
-        let news = match answer {
-            Answer::Granted { .. } | Answer::NotRegistered { .. } => true,
+        let has_news = |first| match self.run_acquire(&mut after, &self.acquire_call(state, first, true)) {
+            Answer::Granted { .. } => true,
             Answer::Queued { own_grant, seen, .. } => {
                 let is_unseen = state.clients[client].subscribed && !seen && self.has(Rule::RenewUnseen);
                 is_unseen
                     || own_grant.is_some_and(|grant| state.requests[grant.request].stage == Stage::Waiting)
             }
         };
-        news || after.server != state.server
+        self.firsts(state, client).into_iter().any(has_news) || after.server != state.server
     }
 }

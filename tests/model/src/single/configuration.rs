@@ -20,12 +20,10 @@ pub struct Budget {
     /// A client or a network that is too slow, so that a lease expires under a holder or before its push is
     /// read.
     pub slowness: u8,
-    /// Presence records that expire because their client was silent.
-    pub expired_records: u8,
     /// Clients that are noted absent late, after they have come back, or without a reason.
     pub stray_notes: u8,
-    /// Notes that are lost, with data or because they could not be written.
-    pub lost_notes: u8,
+    /// Any note may be lost at any time, since the server keeps only the last ones.
+    pub lost_notes: bool,
     /// Processes that die.
     pub crashes: u8,
     /// Polls for which nothing gave a reason.
@@ -48,9 +46,8 @@ impl Budget {
         replica_subscriptions: 0,
         lost_pushes: 0,
         slowness: 0,
-        expired_records: 0,
         stray_notes: 0,
-        lost_notes: 0,
+        lost_notes: false,
         crashes: 0,
         polls: 0,
         renewals: 0,
@@ -58,15 +55,6 @@ impl Budget {
         early_timers: 0,
         lost_timers: 0,
     };
-}
-
-/// How the scripts decide which client they can reach, beside asking whether it listens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reach {
-    /// A client counts as reachable while it has a presence record, which its calls write and prolong.
-    Presence,
-    /// Every client counts as reachable unless it is noted absent.
-    Absence,
 }
 
 /// What the server and a client hear of subscriptions.
@@ -90,7 +78,6 @@ pub struct Configuration {
     /// How many more ids each client has, for requests that go on under a new id.
     pub spares: usize,
     pub budget: Budget,
-    pub reach: Reach,
     pub listening: Listening,
     pub rules: Rules,
 }
@@ -104,7 +91,6 @@ impl Configuration {
             permits: &[],
             spares: 1,
             budget,
-            reach: Reach::Presence,
             listening: Listening::Counted,
             rules: Rules::ALL,
         }
@@ -126,14 +112,6 @@ impl Configuration {
 
     pub const fn with_callers(self, callers: &'static [usize]) -> Configuration {
         Configuration { callers, ..self }
-    }
-
-    /// The same with notes of absence in the place of presence records.
-    pub const fn by_absence(self) -> Configuration {
-        Configuration {
-            reach: Reach::Absence,
-            ..self
-        }
     }
 
     pub const fn listening(self, listening: Listening) -> Configuration {
@@ -199,13 +177,6 @@ pub const SLOWNESS: Configuration = Configuration::of(
         ..NOTHING
     },
 );
-pub const EXPIRED_RECORD: Configuration = Configuration::of(
-    "an expired presence record",
-    Budget {
-        expired_records: 1,
-        ..NOTHING
-    },
-);
 pub const CRASH: Configuration = Configuration::of(
     "a crash",
     Budget {
@@ -265,8 +236,30 @@ pub const PROMPT_LOST_SUBSCRIPTION: Configuration = Configuration::prompt(
     },
 );
 
+/// Two clients with two callers each. One client dies.
+pub const CRASH_OF_TWO: Configuration = CRASH.with_callers(&[2, 2]);
+
+pub const CRASH_LOST_NOTES: Budget = Budget {
+    crashes: 1,
+    lost_notes: true,
+    ..NOTHING
+};
+pub const LATE_LOST_NOTES: Budget = Budget {
+    slowness: 1,
+    lost_notes: true,
+    ..NOTHING
+};
+pub const TWICE_SLOW_LOST_NOTES: Budget = Budget {
+    slowness: 2,
+    ..LATE_LOST_NOTES
+};
+pub const STRAY_NOTE: Budget = Budget {
+    stray_notes: 1,
+    ..NOTHING
+};
+
 /// Configurations that are explored completely in little time. They run with the tests.
-pub const SMALL: [Configuration; 16] = [
+pub const SMALL: [Configuration; 26] = [
     CALM,
     CANCEL,
     DISCONNECT,
@@ -274,7 +267,6 @@ pub const SMALL: [Configuration; 16] = [
     REPLICA_SUBSCRIPTION,
     LOST_PUSH,
     SLOWNESS,
-    EXPIRED_RECORD,
     CRASH,
     TWICE_SLOW.with_callers(&[1, 1]),
     RENEWAL,
@@ -283,10 +275,21 @@ pub const SMALL: [Configuration; 16] = [
     PROMPT_CALM,
     PROMPT_DISCONNECT,
     PROMPT_LOST_SUBSCRIPTION,
+    CALM.with("a stray note", STRAY_NOTE),
+    CALM.with("a crash, lost notes", CRASH_LOST_NOTES),
+    CALM.with("a late grant, lost notes", LATE_LOST_NOTES),
+    CALM.listening(Listening::Uncounted),
+    CRASH.listening(Listening::Uncounted),
+    LOST_PUSH.listening(Listening::Uncounted),
+    LOST_SUBSCRIPTION.listening(Listening::Uncounted),
+    SLOWNESS.listening(Listening::Uncounted),
+    CALM.listening(Listening::FirstIsDeaf),
+    CRASH.listening(Listening::FirstIsDeaf),
+    SLOWNESS.listening(Listening::FirstIsDeaf),
 ];
 
 /// Two faults that meet, more callers, or a third client. They are explored as far as time allows.
-pub const LARGE: [Configuration; 17] = [
+pub const LARGE: [Configuration; 23] = [
     Configuration::of(
         "turns, a lost connection, a late grant",
         Budget {
@@ -355,13 +358,30 @@ pub const LARGE: [Configuration; 17] = [
         },
     ),
     Configuration::of(
-        "an expired presence record, a lost subscription",
+        "a stray note, a lost subscription",
         Budget {
-            expired_records: 1,
             lost_subscriptions: 1,
-            ..NOTHING
+            ..STRAY_NOTE
         },
     ),
+    Configuration::of(
+        "a stray note, a lost connection",
+        Budget {
+            disconnects: 1,
+            ..STRAY_NOTE
+        },
+    ),
+    Configuration::of(
+        "a stray note, a late grant",
+        Budget {
+            slowness: 1,
+            ..STRAY_NOTE
+        },
+    ),
+    Configuration::of("two late grants, lost notes", TWICE_SLOW_LOST_NOTES),
+    CRASH_OF_TWO,
+    CRASH_OF_TWO.listening(Listening::Uncounted),
+    CRASH_OF_TWO.with("a crash, lost notes", CRASH_LOST_NOTES),
     Configuration::of(
         "a poll without a reason, a lost connection",
         Budget {

@@ -25,8 +25,7 @@ impl Protocol {
                 state.clients[client].calls.insert(0, call);
             }
             (Outcome::Acquired(answer), Call::Acquire(call)) => {
-                state.requests[call.request].missed_turn &=
-                    !call.returns || matches!(answer, Answer::NotRegistered { .. });
+                state.requests[call.request].missed_turn &= !call.returns;
                 state.clients[client].replies.push(Reply { call, answer });
             }
             (Outcome::Released { found }, Call::Release(request, _)) => {
@@ -64,9 +63,8 @@ impl Protocol {
                 Outcome::Renewed
             }
         };
-        match outcome {
-            Outcome::Acquired(Answer::NotRegistered { .. }) | Outcome::Renewed => {}
-            _ => state.history.left_free |= self.leaves_free(state, call),
+        if !matches!(outcome, Outcome::Renewed) {
+            state.history.left_free |= self.leaves_free(state, call);
         }
         outcome
     }
@@ -91,7 +89,6 @@ impl Protocol {
         for call in self.close_connection(state, client) {
             match call {
                 Call::Acquire(acquire) => {
-                    state.clients[client].registered = false;
                     if state.requests[acquire.request].stage == Stage::Waiting {
                         self.ask(state, acquire.request, false);
                     }
@@ -100,7 +97,6 @@ impl Protocol {
                 Call::Renew(..) => {}
             }
         }
-        state.clients[client].registered = false;
         if state.clients[client].was_subscribed {
             self.lose_subscription(state, client);
         } else if self.has(Rule::AskAfterReconnect) {

@@ -1,6 +1,8 @@
 //! Configurations of semaphores and read/write locks.
 
-use crate::single::configuration::{Budget, Configuration, Listening, Reach};
+use crate::single::configuration::{
+    Budget, CRASH_LOST_NOTES, Configuration, LATE_LOST_NOTES, Listening, STRAY_NOTE, TWICE_SLOW_LOST_NOTES,
+};
 use crate::single::rules::{Rule, Rules};
 use crate::single::state::Permits;
 
@@ -13,7 +15,6 @@ impl Configuration {
             permits: &[READER, READER, WRITER],
             spares: 1,
             budget,
-            reach: Reach::Presence,
             listening: Listening::Counted,
             // A reply to a request for permits tells of no other grant.
             rules: Rules::ALL.without(Rule::TellOwnGrant),
@@ -94,9 +95,13 @@ pub const MIXED_CLIENTS: Configuration = Configuration {
         ],
     )
 };
+const TWO_OF_EACH: Configuration = MIXED_CLIENTS.for_callers(
+    &[2, 2],
+    &[permits(1, 2), permits(2, 4), permits(2, 4), permits(1, 2)],
+);
 
 /// Configurations that are explored completely in little time. They run with the tests.
-pub const SMALL: [Configuration; 17] = [
+pub const SMALL: [Configuration; 20] = [
     CALM,
     CRASH,
     CRASH.with_mixed_client(),
@@ -137,13 +142,10 @@ pub const SMALL: [Configuration; 17] = [
             ..NOTHING
         },
     ),
-    Configuration::of_permits(
-        "an expired presence record",
-        Budget {
-            expired_records: 1,
-            ..NOTHING
-        },
-    ),
+    CALM.with("a stray note", STRAY_NOTE),
+    CALM.with("a late grant, lost notes", LATE_LOST_NOTES),
+    CRASH.listening(Listening::Uncounted),
+    TWO_OF_EACH.with("a stray note", STRAY_NOTE),
     Configuration::of_permits(
         "a late grant, an early timer, lost timers",
         Budget {
@@ -172,8 +174,10 @@ pub const SMALL: [Configuration; 17] = [
 ];
 
 /// Two faults that meet, or more callers. They are explored as far as time allows.
-pub const LARGE: [Configuration; 8] = [
+pub const LARGE: [Configuration; 10] = [
     MIXED_CLIENTS,
+    TWO_OF_EACH.with("a crash, lost notes", CRASH_LOST_NOTES),
+    TWO_OF_EACH.with("two late grants, lost notes", TWICE_SLOW_LOST_NOTES),
     DISCONNECT.with_mixed_client(),
     CRASH.for_callers(&[1, 1, 1], &[READER, WRITER, READER]),
     CRASH_OF_MANY,

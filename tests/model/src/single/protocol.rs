@@ -4,12 +4,10 @@ use std::time::Instant;
 
 use stateright::{Model, Property};
 
-use crate::single::configuration::{Configuration, Listening, Reach};
+use crate::single::configuration::{Configuration, Listening};
 use crate::single::properties;
 use crate::single::rules::Rule;
-use crate::single::state::{
-    Client, ClientId, Hold, Presence, Request, RequestId, Server, Stage, State, Ticket, Timer,
-};
+use crate::single::state::{Client, ClientId, Hold, Request, RequestId, Server, Stage, State, Ticket, Timer};
 
 /// A configuration of the protocol that can be explored.
 #[derive(Clone, Debug)]
@@ -47,7 +45,6 @@ pub enum Action {
     DeadlinePasses(RequestId),
     TimerRunsOutEarly(RequestId),
     TimersAreLost,
-    RecordExpires(ClientId),
     NoteIsWritten(ClientId),
     NoteIsLost(ClientId),
     StuckCallVanishes(ClientId, usize),
@@ -78,10 +75,6 @@ impl Protocol {
         self.configuration.permits.is_empty()
     }
 
-    pub fn is_by_absence(&self) -> bool {
-        self.configuration.reach == Reach::Absence
-    }
-
     pub fn client_of(&self, request: RequestId) -> ClientId {
         self.clients[request]
     }
@@ -109,21 +102,12 @@ impl Protocol {
     /// Whether the server can tell the client of this request.
     pub fn is_reachable(&self, state: &State, request: RequestId) -> bool {
         let client = self.client_of(request);
-        self.counts_as_there(state, client) && self.counts_as_listener(state, client)
-    }
-
-    /// Whether the client counts as alive, whether it listens or not.
-    pub fn counts_as_there(&self, state: &State, client: ClientId) -> bool {
-        let presence = state.server.presence[client];
-        match self.configuration.reach {
-            Reach::Presence => presence.record,
-            Reach::Absence => !presence.absent,
-        }
+        !state.server.absent[client] && self.counts_as_listener(state, client)
     }
 
     pub fn counts_as_listener(&self, state: &State, client: ClientId) -> bool {
         let uncounted = self.configuration.listening == Listening::Uncounted;
-        state.server.presence[client].subscriber || uncounted
+        state.server.subscribed[client] || uncounted
     }
 
     /// Records whether a request in the queue was there before the one that got the permits. `used` is how
@@ -147,7 +131,6 @@ impl Protocol {
     /// take so long.
     pub fn due(&self, state: &State, actions: &mut Vec<Action>) {
         for (client, this) in state.clients.iter().enumerate() {
-            let presence = state.server.presence[client];
             if !this.calls.is_empty() {
                 actions.push(Action::ServerRunsCall(client));
             }
@@ -155,7 +138,7 @@ impl Protocol {
                 actions.push(Action::ServerRunsStuckCall(client, index));
                 actions.push(Action::StuckCallVanishes(client, index));
             }
-            if presence.subscriber && !this.subscribed {
+            if state.server.subscribed[client] && !this.subscribed {
                 actions.push(Action::ServerNoticesLostSubscription(client));
             }
             if this.crashed {
@@ -248,7 +231,7 @@ impl Protocol {
                 ),
                 (
                     budget.replica_subscriptions,
-                    this.subscribed && state.server.presence[client].subscriber,
+                    this.subscribed && state.server.subscribed[client],
                     Action::SubscriptionMovesToReplica(client),
                 ),
                 (
@@ -257,13 +240,8 @@ impl Protocol {
                     Action::PushIsLost(client),
                 ),
                 (
-                    budget.expired_records,
-                    state.server.presence[client].record,
-                    Action::RecordExpires(client),
-                ),
-                (
                     budget.stray_notes,
-                    self.is_by_absence() && !state.server.presence[client].absent,
+                    !state.server.absent[client] && !state.server.queue.is_empty(),
                     Action::NoteIsWritten(client),
                 ),
                 (
@@ -274,7 +252,7 @@ impl Protocol {
                 (budget.crashes, true, Action::ClientCrashes(client)),
                 (
                     budget.polls,
-                    (this.registered || self.is_by_absence()) && self.waiting(state, client).next().is_some(),
+                    self.waiting(state, client).next().is_some(),
                     Action::ClientPollsWithoutReason(client),
                 ),
             ];
@@ -285,11 +263,8 @@ impl Protocol {
                     .map(|(_, _, action)| action),
             );
         }
-        for (client, presence) in state.server.presence.iter().enumerate() {
-            if budget.lost_notes > 0 && presence.absent {
-                actions.push(Action::NoteIsLost(client));
-            }
-        }
+        let noted = (0..state.clients.len()).filter(|&client| state.server.absent[client]);
+        actions.extend(noted.filter(|_| budget.lost_notes).map(Action::NoteIsLost));
         for hold in state
             .server
             .held()
@@ -323,7 +298,8 @@ impl Model for Protocol {
         vec![State {
             server: Server {
                 next_ticket: 1,
-                presence: vec![Presence::default(); clients],
+                absent: vec![false; clients],
+                subscribed: vec![false; clients],
                 ..Server::default()
             },
             clients: vec![Client::default(); clients],
@@ -362,10 +338,10 @@ impl Model for Protocol {
                 }
             }
             Action::ClientSubscribes(client) => self.subscribed(state, client),
-            Action::ClientPollsByTimer(client) => self.poll_first(state, client),
+            Action::ClientPollsByTimer(client) => self.poll(state, client),
             Action::ClientPollsWithoutReason(client) => {
                 state.budget.polls -= 1;
-                self.poll_first(state, client);
+                self.poll(state, client);
             }
             Action::ClientRenews(request) => {
                 state.budget.renewals -= 1;
@@ -373,7 +349,6 @@ impl Model for Protocol {
             }
             Action::ClientLosesLease(request) => {
                 state.budget.slowness -= 1;
-                self.note_loss(state, self.client_of(request));
                 self.release(state, request);
             }
             Action::ClientSendsLastWithdrawal(request) => self.send_last_withdrawal(state, request),
@@ -388,7 +363,7 @@ impl Model for Protocol {
             Action::ServerRunsCall(client) => self.serve(state, client),
             Action::ServerRunsCallTooLate(client) => drop(state.clients[client].calls.remove(0)),
             Action::ServerRunsStuckCall(client, index) => self.run_stuck(state, client, index),
-            Action::ServerNoticesLostSubscription(client) => state.server.presence[client].subscriber = false,
+            Action::ServerNoticesLostSubscription(client) => state.server.subscribed[client] = false,
             Action::DeadlinePasses(request) => {
                 if !self.expires_unprovoked(state, request) {
                     state.budget.slowness -= 1;
@@ -410,20 +385,14 @@ impl Model for Protocol {
                     .iter_mut()
                     .for_each(|hold| hold.timer = Timer::Lost);
             }
-            Action::RecordExpires(client) => {
-                state.budget.expired_records -= 1;
-                state.server.presence[client].record = false;
-                // By its own clock the client knew this before.
-                state.clients[client].registered = false;
-            }
             Action::NoteIsWritten(client) => {
                 state.budget.stray_notes -= 1;
-                state.server.presence[client].absent = true;
+                state.server.absent[client] = true;
                 state.clients[client].is_silent = true;
             }
             Action::NoteIsLost(client) => {
-                state.budget.lost_notes -= 1;
-                state.server.presence[client].absent = false;
+                state.server.absent[client] = false;
+                // The client may get one more grant that it leaves unclaimed.
                 state.clients[client].is_silent = false;
             }
             Action::StuckCallVanishes(client, index) => drop(state.clients[client].stuck.remove(index)),
@@ -437,7 +406,7 @@ impl Model for Protocol {
             }
             Action::SubscriptionMovesToReplica(client) => {
                 state.budget.replica_subscriptions -= 1;
-                state.server.presence[client].subscriber = false;
+                state.server.subscribed[client] = false;
             }
             Action::PushIsLost(client) => {
                 state.budget.lost_pushes -= 1;

@@ -2,8 +2,6 @@
 
 use std::fmt;
 
-use crate::single::configuration::Reach;
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
     ReleaseNamesFence,
@@ -17,10 +15,8 @@ pub enum Rule {
     AskAfterReconnect,
     Timer,
     TicketOnReturn,
-    AnswerNotRegistered,
     ReturnTogether,
     RemoveUnreachable,
-    RemoveRecord,
     IgnoreOlderPush,
     HandOverGoesOn,
     TellOwnGrant,
@@ -29,6 +25,7 @@ pub enum Rule {
     EarlierTicketCounts,
     WithdrawAfterLoss,
     PollForTheNext,
+    PollForTheFirstOfEachCapacity,
     CountBeforePublishing,
     OwnFences,
     RenewUnseen,
@@ -43,15 +40,12 @@ pub enum Rule {
     TimersAreEarly,
     RebuildTimers,
     KeepEarlierTicket,
-    /// This and the following ones are explained in `absence.rs`.
-    NoteUnreachable,
     NoteUnclaimed,
     CallRemovesNote,
-    SayComeBack,
 }
 
 impl Rule {
-    pub const ALL: [Rule; 41] = [
+    pub const ALL: [Rule; 38] = [
         Rule::ReleaseNamesFence,
         Rule::NewIdAfterWithdrawal,
         Rule::WithdrawAfterSuccess,
@@ -63,10 +57,8 @@ impl Rule {
         Rule::AskAfterReconnect,
         Rule::Timer,
         Rule::TicketOnReturn,
-        Rule::AnswerNotRegistered,
         Rule::ReturnTogether,
         Rule::RemoveUnreachable,
-        Rule::RemoveRecord,
         Rule::IgnoreOlderPush,
         Rule::HandOverGoesOn,
         Rule::TellOwnGrant,
@@ -75,6 +67,7 @@ impl Rule {
         Rule::EarlierTicketCounts,
         Rule::WithdrawAfterLoss,
         Rule::PollForTheNext,
+        Rule::PollForTheFirstOfEachCapacity,
         Rule::CountBeforePublishing,
         Rule::OwnFences,
         Rule::RenewUnseen,
@@ -89,22 +82,9 @@ impl Rule {
         Rule::TimersAreEarly,
         Rule::RebuildTimers,
         Rule::KeepEarlierTicket,
-        Rule::NoteUnreachable,
         Rule::NoteUnclaimed,
         Rule::CallRemovesNote,
-        Rule::SayComeBack,
     ];
-
-    /// Whether the rule is one of the scripts that know their clients in this way.
-    pub fn is_of(self, reach: Reach) -> bool {
-        match self {
-            Rule::AnswerNotRegistered | Rule::RemoveRecord => reach == Reach::Presence,
-            Rule::NoteUnreachable | Rule::NoteUnclaimed | Rule::CallRemovesNote | Rule::SayComeBack => {
-                reach == Reach::Absence
-            }
-            _ => true,
-        }
-    }
 }
 
 impl fmt::Display for Rule {
@@ -121,10 +101,8 @@ impl fmt::Display for Rule {
             Rule::AskAfterReconnect => "every waiter asks again after a reconnect",
             Rule::Timer => "a waitlist polls by a timer",
             Rule::TicketOnReturn => "a request brings its ticket when it asks again",
-            Rule::AnswerNotRegistered => "a poll without a presence record is answered *not registered*",
             Rule::ReturnTogether => "a waiter that finds its place lost makes its waitlist ask",
             Rule::RemoveUnreachable => "an unreachable request leaves the queue",
-            Rule::RemoveRecord => "an unreachable client loses its presence record",
             Rule::IgnoreOlderPush => "a push for a request that has been granted is ignored",
             Rule::HandOverGoesOn => "a hand-over goes on to the first reachable request",
             Rule::TellOwnGrant => "a contended reply tells of the own client's grant",
@@ -133,6 +111,9 @@ impl fmt::Display for Rule {
             Rule::EarlierTicketCounts => "the earlier of two tickets of one request counts",
             Rule::WithdrawAfterLoss => "a withdrawal follows a release that finds nothing",
             Rule::PollForTheNext => "a waitlist polls for the waiter whose turn comes first",
+            Rule::PollForTheFirstOfEachCapacity => {
+                "a waitlist polls for the first waiter of each capacity, not only for one"
+            }
             Rule::CountBeforePublishing => "a client is told only if the server sees it listen",
             Rule::OwnFences => "no two requests are told the same fence",
             Rule::RenewUnseen => "a subscription that the server does not see is replaced",
@@ -150,11 +131,9 @@ impl fmt::Display for Rule {
             Rule::OneFenceEach => "each hold has a fence of its own",
             Rule::TimersAreEarly => "a timer that runs out is compared with the deadline",
             Rule::RebuildTimers => "lost timers are made again",
-            Rule::NoteUnreachable => "a client that does not listen is noted absent (permits)",
             Rule::NoteUnclaimed => "a client whose grant runs out unclaimed is noted absent",
             Rule::CallRemovesNote => "a call that queues removes the note that its client is absent",
             Rule::KeepEarlierTicket => "a client keeps the earlier of two tickets that it is told",
-            Rule::SayComeBack => "a call that removes a note has the other waiters ask again (permits)",
         })
     }
 }

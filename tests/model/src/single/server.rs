@@ -4,8 +4,8 @@
 use crate::single::protocol::Protocol;
 use crate::single::rules::Rule;
 use crate::single::state::{
-    Acquire, Answer, Client, ClientId, Fence, Grant, Hold, Mode, Permits, RequestId, Server, State, Ticket,
-    Timer, Turn,
+    Acquire, Answer, Client, ClientId, Fence, Grant, Hold, Permits, RequestId, Server, State, Ticket, Timer,
+    Turn,
 };
 
 impl Server {
@@ -50,36 +50,15 @@ impl Server {
 impl Protocol {
     /// `lua/acquire.lua`.
     pub fn run_acquire(&self, state: &mut State, call: &Acquire) -> Answer {
-        let Acquire {
-            request,
-            mode,
-            ticket,
-            ..
-        } = *call;
+        let Acquire { request, ticket, .. } = *call;
         let client = self.client_of(request);
-        if !self.is_lock() {
-            // The scripts of permits begin with this. Those of a lock do it when they need it.
-            self.drop_ended(state, client);
-        }
+        self.drop_ended(state, client);
         let known = self.has(Rule::RequestIds);
         if let Some(grant) = state.server.grant_of(request).filter(|_| known) {
             let was_queued = false;
             // Other holds may have been over.
             self.hand_over(state, None);
-            return Answer::Granted {
-                grant,
-                was_queued,
-                come_back: false,
-            };
-        }
-        let presence = state.server.presence[client];
-        let is_registered = presence.record || self.is_by_absence();
-        if mode == Mode::Poll && !is_registered && self.has(Rule::AnswerNotRegistered) {
-            let seen = presence.subscriber;
-            return Answer::NotRegistered { seen };
-        }
-        if self.is_lock() {
-            self.drop_ended(state, client);
+            return Answer::Granted { grant, was_queued };
         }
 
         let mut enqueued = !state.server.is_queued(request);
@@ -96,10 +75,8 @@ impl Protocol {
             }
         }
         state.server.queue.sort_unstable();
-        let was_absent = state.server.presence[client].absent && self.has(Rule::CallRemovesNote);
-        state.server.presence[client].absent &= !was_absent;
+        state.server.absent[client] &= !self.has(Rule::CallRemovesNote);
         state.clients[client].is_silent = false;
-        let come_back = was_absent && !self.is_lock() && self.has(Rule::SayComeBack);
         let is_granted = self.hand_over(state, Some(request));
         if let Some(grant) = state.server.grant_of(request).filter(|_| is_granted) {
             if !state
@@ -112,16 +89,9 @@ impl Protocol {
                 state.server.next_ticket = next_ticket;
             }
             let was_queued = !enqueued;
-            return Answer::Granted {
-                grant,
-                was_queued,
-                come_back,
-            };
+            return Answer::Granted { grant, was_queued };
         }
-        let server = &mut state.server;
-        if mode != Mode::Wait && !self.is_by_absence() {
-            server.presence[client].record = true;
-        }
+        let server = &state.server;
         let place = server.queue.iter().find(|&&(_, queued)| queued == request);
         let own_grant = server
             .held()
@@ -131,8 +101,7 @@ impl Protocol {
             ticket: place.map_or(0, |&(ticket, _)| ticket),
             enqueued,
             own_grant: own_grant.filter(|_| self.has(Rule::TellOwnGrant)),
-            seen: server.presence[client].subscriber,
-            come_back,
+            seen: server.subscribed[client],
         }
     }
 
@@ -159,11 +128,6 @@ impl Protocol {
             state.server.queue.retain(|&(_, queued)| queued != request);
         }
         self.hand_over(state, None);
-        if state.server.queue.is_empty() {
-            // Nobody is left whom a note would pass over.
-            let presence = state.server.presence.iter_mut();
-            presence.for_each(|presence| presence.absent = false);
-        }
         place.is_some()
     }
 
@@ -194,10 +158,9 @@ impl Protocol {
         }
     }
 
-    /// Drops the holds whose deadlines have passed, and the presence records of their clients, which are dead
-    /// or asleep. A client that makes the call itself keeps its record, and so does one that had claimed its
-    /// permits. Afterwards no timer is early. Of the lost ones, one is made again: the scripts make a part of
-    /// them.
+    /// Drops the holds whose deadlines have passed. The client of one that was never claimed is dead or
+    /// asleep, and is noted absent, unless it makes this call. Afterwards no timer is early. Of the lost
+    /// ones, one is made again: the scripts make a part of them.
     fn drop_ended(&self, state: &mut State, caller: ClientId) {
         let mut makes_one = self.has(Rule::RebuildTimers);
         let holds = std::mem::take(&mut state.server.holds);
@@ -220,12 +183,9 @@ impl Protocol {
             self.use_up(state, &hold);
             state.server.used -= hold.weight;
             let client = self.client_of(hold.request);
-            if client != caller && (hold.pushed || self.is_lock()) {
-                state.server.presence[client].record = false;
-            }
             if client != caller && hold.pushed {
                 state.clients[client].is_silent = true;
-                state.server.presence[client].absent |= self.is_by_absence() && self.has(Rule::NoteUnclaimed);
+                state.server.absent[client] |= self.has(Rule::NoteUnclaimed);
             }
         }
     }
@@ -304,8 +264,10 @@ impl Protocol {
                 }
                 continue;
             }
-            let counts = self.counts_as_there(state, client);
-            if counts && state.clients[client].subscribed && !self.has(Rule::CountBeforePublishing) {
+            if !state.server.absent[client]
+                && state.clients[client].subscribed
+                && !self.has(Rule::CountBeforePublishing)
+            {
                 // The client receives the message all the same, at a replica.
                 tell(state, client, grant, &mut told);
                 if self.has(Rule::OwnFences) {
@@ -314,17 +276,8 @@ impl Protocol {
                 }
             }
             state.requests[request].missed_turn = true;
-            if self.has(Rule::RemoveRecord) {
-                state.server.presence[client].record = false;
-            }
-            if self.is_by_absence() {
-                let is_silent = state.clients[client].is_silent;
-                let could_be_told = self.is_lock() && self.counts_as_listener(state, client);
-                state.history.passed_over |= could_be_told && !is_silent;
-                // In the queue of a lock, the request that is passed over comes before all others of its
-                // client. The client polls with it, and hears that all have lost their places.
-                state.server.presence[client].absent |= !self.is_lock() && self.has(Rule::NoteUnreachable);
-            }
+            let is_silent = state.clients[client].is_silent;
+            state.history.passed_over |= self.counts_as_listener(state, client) && !is_silent;
             if !self.has(Rule::RemoveUnreachable) {
                 passed_over.push(place);
             }
@@ -334,6 +287,10 @@ impl Protocol {
         }
         state.server.queue.extend(passed_over);
         state.server.queue.sort_unstable();
+        if state.server.queue.is_empty() {
+            // Nobody is left whom a note would pass over.
+            state.server.absent.fill(false);
+        }
         is_granted
     }
 }

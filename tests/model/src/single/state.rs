@@ -36,8 +36,11 @@ pub struct Server {
     /// The request that was overtaken last, and how many permits were granted over it while it was the first
     /// in the queue.
     pub overtaken: Option<(RequestId, u8)>,
-    /// The presence of each client.
-    pub presence: Vec<Presence>,
+    /// Whether each client is noted absent.
+    pub absent: Vec<bool>,
+    /// Whether a connection of each client has subscribed to its channel on this server, though its other end
+    /// may be gone.
+    pub subscribed: Vec<bool>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -64,22 +67,9 @@ pub enum Timer {
     Lost,
 }
 
-/// What the server knows about a client.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Presence {
-    /// The client has a presence record, and counts as alive.
-    pub record: bool,
-    /// The client is noted absent.
-    pub absent: bool,
-    /// A connection has subscribed to its channel on this server, though its other end may be gone.
-    pub subscriber: bool,
-}
-
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Client {
     pub crashed: bool,
-    /// The client believes that it is registered.
-    pub registered: bool,
     pub subscribed: bool,
     /// The client has been subscribed before, so the next subscription is a reconnect.
     pub was_subscribed: bool,
@@ -178,24 +168,13 @@ pub enum Call {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Acquire {
     pub request: RequestId,
-    pub mode: Mode,
+    /// Tells the client, too, whether the server sees its subscription.
+    pub is_poll: bool,
     pub ticket: Option<Ticket>,
     /// The request has been queued before, as far as its client knows.
     pub again: bool,
-    /// The reply may tell the client that it is registered: nothing has been lost since the call was sent.
-    pub registers: bool,
     /// History: with this call the request comes back to its place after a missed turn.
     pub returns: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Mode {
-    /// Leaves the presence record of the client as it is.
-    Wait,
-    /// Writes or prolongs it.
-    Register,
-    /// Prolongs it. Without a record, the answer is `NotRegistered`.
-    Poll,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -221,8 +200,6 @@ pub enum Answer {
         grant: Grant,
         /// This call granted the lock, and found the request in the queue.
         was_queued: bool,
-        /// The client was noted absent until this call.
-        come_back: bool,
     },
     Queued {
         ticket: Ticket,
@@ -231,11 +208,6 @@ pub enum Answer {
         /// The holder's grant, if the holder is another request of the same client.
         own_grant: Option<Grant>,
         /// The server sees a subscription of the client.
-        seen: bool,
-        /// The client was noted absent until this call.
-        come_back: bool,
-    },
-    NotRegistered {
         seen: bool,
     },
 }
@@ -247,7 +219,8 @@ pub struct History {
     pub newest_believed: Fence,
     /// The newest one in which a holder of all permits has believed.
     pub newest_of_all_permits: Fence,
-    /// A holder believed in an older fence than an earlier one beside which it cannot hold.
+    /// A holder believed in a fence that is not larger than that of an earlier one beside which it cannot
+    /// hold.
     pub went_back: bool,
     /// A request in the queue was overtaken by a later one whose capacity is no larger, or while permits of
     /// its own capacity were free.
@@ -258,7 +231,7 @@ pub struct History {
     pub left_free: bool,
     /// A client that had left a grant unclaimed got another one before it asked again.
     pub granted_to_silent: bool,
-    /// A lock was not given to a client that listens and is not silent.
+    /// Permits were not given to a client that listens and is not silent.
     pub passed_over: bool,
 }
 
@@ -286,7 +259,6 @@ impl Client {
             .filter_map(|reply| match &mut reply.answer {
                 Answer::Granted { grant, .. } => Some(grant),
                 Answer::Queued { own_grant, .. } => own_grant.as_mut(),
-                Answer::NotRegistered { .. } => None,
             });
         replied.chain(self.pushes.iter_mut().flatten())
     }
