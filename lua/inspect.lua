@@ -3,7 +3,7 @@
 -- Called by a lock's `status`.
 --
 -- Returns `status request now deadline fence owner holds waiting client first`. `first` is the ticket (µs)
--- of the first request in the queue, 0 without any. The status is NEWER_FORMAT or one of these:
+-- of the first request in the queue, or 0 if nobody is queued. The status is NEWER_FORMAT or one of these:
 local HELD = '1'       -- until `deadline`, which is the latest of the holds' deadlines
 local NOT_HELD = '2'   -- fence, owner, holds and client are 0, -, 0 and -
 local ELSEWHERE = '3'  -- nothing known: somebody may be queued, and this is a call for the lock alone

@@ -2,8 +2,8 @@
 --
 -- Returns `status request now deadline in_use waiting first listed`, with a `deadline` of 0, and for each of
 -- the `listed` holds `until fence weight slot holder`. Of many holds, some that end first are listed. `first`
--- is the ticket (µs) of the first request in the queue, 0 without any. The status is NEWER_FORMAT or this
--- one:
+-- is the ticket (µs) of the first request in the queue, or 0 if nobody is queued. The status is NEWER_FORMAT
+-- or this one:
 local PERMITS = '4'
 
 -- KEYS[1], KEYS[2], KEYS[3]: as in permits_acquire.lua

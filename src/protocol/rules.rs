@@ -176,9 +176,11 @@ impl Absent {
         self.0.iter().any(|absent| absent == client)
     }
 
-    /// This client calls.
-    pub(crate) fn remove(&mut self, client: &str) {
+    /// This client calls. Returns whether it was noted absent.
+    pub(crate) fn remove(&mut self, client: &str) -> bool {
+        let before = self.0.len();
         self.0.retain(|absent| absent != client);
+        self.0.len() < before
     }
 
     pub(crate) fn clear(&mut self) {

@@ -44,7 +44,7 @@ pub(crate) struct Holder {
     /// The grant was pushed, and is not claimed yet.
     pub(crate) pushed: bool,
     pub(crate) holds: BTreeMap<RequestId, Hold>,
-    /// Nobody is absent while nobody is queued.
+    /// Cleared when a call frees or takes the lock, and nobody is queued.
     pub(crate) absent: Absent,
 }
 

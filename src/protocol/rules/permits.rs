@@ -425,8 +425,7 @@ pub(super) fn acquire(call: &Acquire, rules: &mut Rules, run: Run<'_>) -> Acquir
             let ticket = call.ticket.map_or(now.us, |ticket| ticket.0.min(now.us));
             enqueued = open.permits.queue.add(ticket, request);
             open.permits.keep_until(now.ms + RETENTION_MS);
-            if open.permits.absent.has(request.client()) {
-                open.permits.absent.remove(request.client());
+            if open.permits.absent.remove(request.client()) {
                 open.permits.seen = now.ms;
             }
         }

@@ -92,7 +92,7 @@ mod tests {
             "withdraw 6407401d1cb1d8f10ea846f03fed4356b2931e0f",
             "renew 7ef3d50826f1854e25403517e5e18a1799e89c99",
             "look b1a6b315c9cd3012be06a33ab777c43c304295d3",
-            "inspect 50687205c17af2ecd7168ccec1949286a199b47d",
+            "inspect 61491709ed65aaa3467e5da87b4ad8e7823e590b",
             "label a1664e02c305a15b97dcd805a2a354eaf826874c",
             "spin_acquire 61ca29d8da5a72a85f40f5c865e3ced83ad844d1",
             "spin_release 7d418e2d9ddb0c12ea23c4cbe92e5e542beaed05",

@@ -127,7 +127,7 @@ pub(super) const EDITS: &[Edit] = &[
         "pubsub_mode == PLAIN and 'NUMSUB' or 'SHARDNUMSUB'", "'NUMSUB'", MODEL),
     edit("a client that is noted absent gets no permits", HAND_OVER,
         " and not string.find(permits.absent, client, 1, true)", "", MODEL),
-    edit("each first request is counted anew", HAND_OVER,
+    edit("permits that were granted over another request do not count", HAND_OVER,
         "return overtaken == request and granted or 0", "return granted or 0", MODEL),
     edit("a larger capacity of the caller is known", HAND_OVER,
         "own_ms and string.sub(permits.request, CAPACITY, CAPACITY_END) or 0", "0", MODEL),
