@@ -358,6 +358,48 @@ fn client_is_absent_from_the_end_of_its_unclaimed_grant_until_it_calls() {
 }
 
 #[test]
+fn call_for_the_lock_alone_overlooks_no_waiter_beside_absent_clients() {
+    let mut setting = Setting::start();
+    let mut world = World::new(&mut setting);
+    let [first, absent, holder] = [0, 1, 2].map(|n| acquisition(&world, &world.requests[n].clone()));
+    let grant = world.granted(&first.request);
+    for call in [&absent, &holder] {
+        assert!(matches!(world.ask(call), Acquired::Contended(_)));
+        let channel = call.keys.channel_of(&ClientId::from_wire(call.request.client()));
+        world.command(&["SUBSCRIBE", &channel]);
+    }
+    world.release(&grant);
+    world.now_us += 5_000_000;
+    assert!(matches!(world.ask(&first), Acquired::Contended(_)));
+    assert!(world.snapshot().data[0].contains("absent="));
+
+    let inspect = Inspect {
+        keys: first.keys.clone(),
+        request: first.request.clone(),
+    };
+    assert_eq!(world.ask_alone(&inspect), Err(ReplyError::Elsewhere));
+    let attempt = Acquire {
+        mode: Mode::Try,
+        ..absent.clone()
+    };
+    assert_eq!(world.ask_alone(&attempt), Err(ReplyError::Elsewhere));
+    let withdraw = Withdraw {
+        keys: holder.keys.clone(),
+        requests: vec![holder.request.clone()],
+        floor: None,
+    };
+    assert_eq!(world.ask_alone(&withdraw), Err(ReplyError::Elsewhere));
+    let fence = world.ask(&inspect).holders[0].fence;
+    let release = Release {
+        keys: holder.keys.clone(),
+        request: holder.request.clone(),
+        what: ReleaseWhat::Grant(fence),
+        floor: None,
+    };
+    assert_eq!(world.ask_alone(&release), Err(ReplyError::Elsewhere));
+}
+
+#[test]
 fn no_more_than_a_hundred_clients_are_noted_absent() {
     let mut setting = Setting::start();
     let mut world = World::new(&mut setting);
