@@ -27,9 +27,9 @@ use crate::types::permits::Gives;
 /// One client of a Redis or Valkey server, of a [quorum](Quorum) of them, or of an
 /// in-memory store, from which locks are made.
 ///
-/// A manager is cheap to clone, and a process needs only one. It has two connections: one for commands and
-/// one for subscriptions. It has a third one if it waits for [replicas](LockManagerBuilder::replicas). In a
-/// cluster it has these to each master that it deals with, and in a quorum two to each server.
+/// A manager is cheap to clone, and a process needs only one. It has one connection, for its calls and its
+/// messages. It has a second one if it waits for [replicas](LockManagerBuilder::replicas). In a cluster it
+/// has these to each master that it deals with, and in a quorum one to each server.
 ///
 /// A background task (in a quorum one for each server) renews leases, releases the locks of dropped guards,
 /// and sets the client's [label](LockManagerBuilder::label). It lives on the runtime that connected. Once
@@ -85,7 +85,6 @@ impl LockManager {
     ///   `redis+unix://`.
     ///
     /// Each `redis` may be `valkey`. User, password and path may contain `%`-escapes; `#` must be `%23`.
-    /// `?protocol=3` makes the connection use RESP3, for proxies that ask for it; nothing else differs.
     ///
     /// In a cluster each lock lives on the master that has its hash slot. A call is sent on if the slot has
     /// moved. While a replica takes over, a call is repeated, like any call without an answer.

@@ -377,9 +377,9 @@ impl Entry {
                 break;
             };
             match Box::pin(self.waitlist.send(prepared)).await {
-                Ok((Progress::Again, _)) => budget.reset(),
-                Ok((Progress::Settled, _)) => break,
-                Ok((Progress::Queued, _)) => {
+                Ok(Progress::Again) => budget.reset(),
+                Ok(Progress::Settled) => break,
+                Ok(Progress::Queued) => {
                     self.has_asked = true;
                     if self.waitlist.needs_driver() {
                         client.spawn(drive(Arc::clone(&self.waitlists), Arc::clone(&self.waitlist)));

@@ -16,7 +16,6 @@ use crate::protocol::{
     Acquire, Acquired, Answer, ByRules, Call, CallKind, Confirmed, Failure, KeepAlive, Renew, SetLabel,
 };
 use crate::servers::Store;
-use crate::sync::outstanding::Outstanding;
 use crate::time::clock::{Clock, LocalTime};
 use crate::time::deadline::{LeaseTerms, NOT_AFTER};
 use crate::types::error::{Error, ServerError};
@@ -30,8 +29,6 @@ pub(crate) struct Client {
     pub(crate) options: ManagerOptions,
     pub(crate) counters: Counters,
     pub(crate) clocks: Arc<ServerClocks>,
-    /// Counts the waitlists that have had no subscription for long.
-    pub(super) unsubscribed: Arc<Outstanding>,
     requests: AtomicU64,
     pub(crate) runtime: ClientRuntime,
     closed: AtomicBool,
@@ -51,7 +48,6 @@ impl Client {
             clock,
             clocks: Arc::new(ServerClocks::new(clock, first)),
             store,
-            unsubscribed: Arc::default(),
             options,
             counters: Counters::new(clock),
             requests: AtomicU64::new(0),

@@ -28,7 +28,7 @@ use crate::engine::hold::owned::OwnedHold;
 use crate::engine::metrics::Group;
 use crate::engine::options::JITTER;
 use crate::engine::pending_calls::{PendingCall, PendingCalls};
-use crate::engine::waitlist::schedule::{Action, Schedule, Sight};
+use crate::engine::waitlist::schedule::{Action, Schedule};
 use crate::protocol::ids::RequestId;
 use crate::protocol::keys::Keys;
 use crate::protocol::{Acquire, Acquired, Answer, Contended, Failure, Grant, Mode, Push, ServerId};
@@ -180,7 +180,7 @@ pub(crate) enum Progress {
 }
 
 /// The result of a call, and whether the server sees the waitlist's subscription, if the reply says so.
-pub(super) type Answered = std::result::Result<(Progress, Option<bool>), Failure>;
+pub(super) type Answered = std::result::Result<Progress, Failure>;
 
 impl Waitlist {
     fn new(
@@ -197,15 +197,6 @@ impl Waitlist {
             state: Mutex::default(),
             call: Notify::new(),
         })
-    }
-
-    fn client(&self) -> &Client {
-        &self.client
-    }
-
-    /// The name of the lock.
-    fn name(&self) -> &str {
-        &self.keys.name
     }
 
     /// Whether the waitlist can be removed without losing anything.
@@ -339,15 +330,6 @@ impl Waitlist {
         self.call.notify_one();
     }
 
-    /// The channel is now subscribed to by another connection.
-    fn reconnected(&self) {
-        let mut state = locked(&self.state);
-        state.schedule.ask_all();
-        state.schedule.reconnected(self.client.now());
-        drop(state);
-        self.call.notify_one();
-    }
-
     /// Tells a request of its grant, and takes it out of the waitlist. `deadline` is local, and `None` when
     /// it is unknown.
     fn deliver(&self, grant: &Grant, deadline: Option<LocalTime>) -> Progress {
@@ -456,12 +438,8 @@ impl Waitlist {
     fn subscribed(&self) {
         let mut state = locked(&self.state);
         state.subscriptions += 1;
-        state.schedule.subscribed(self.client.now());
-    }
-
-    /// Handles the answer to a poll of the waitlist.
-    fn polled(&self, seen: bool) -> Sight {
-        locked(&self.state).schedule.polled(self.client.now(), seen)
+        // A turn may have come and gone before.
+        state.schedule.poll_by(self.client.now());
     }
 
     /// What the driver must do now. An empty waitlist lasts for `idle_limit`.
@@ -547,7 +525,6 @@ impl Waitlist {
             pending,
             context,
         } = prepared;
-        let is_poll = call.mode == Mode::Poll;
         let request = call.request.clone();
         let answer = self.client.acquire(call, &pending).await;
         if calls.was_withdrawn() {
@@ -555,13 +532,7 @@ impl Waitlist {
             self.background.withdraw(&self.keys, &request, true, &calls);
         }
         match answer {
-            Ok(Answer { at, reply, .. }) => {
-                let seen = match &reply {
-                    Acquired::Contended(contended) if is_poll => Some(contended.seen),
-                    _ => None,
-                };
-                Ok((self.on_reply(context, &at, reply), seen))
-            }
+            Ok(Answer { at, reply, .. }) => Ok(self.on_reply(context, &at, reply)),
             Err(failure) => {
                 // A call that was given up did nothing.
                 if !matches!(failure, Failure::GivenUp) {

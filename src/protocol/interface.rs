@@ -166,10 +166,6 @@ pub(crate) trait Connections: fmt::Debug + Send + Sync + 'static {
     /// Ends a subscription without waiting for the server's reply. May be called outside a runtime.
     fn unsubscribe(&self, channel: &str);
 
-    /// Asks for a new connection for a subscription that the server does not see, although the server
-    /// confirmed it twice. The connection may lead to another server. The replacement happens later.
-    fn unseen(&self, channel: &str);
-
     /// Fails if the server cannot confirm what this store was made to wait for.
     fn check(&self) -> StoreFuture<()> {
         Box::pin(ready(Ok(())))
@@ -222,9 +218,8 @@ pub(crate) trait Listener: fmt::Debug + Send + Sync + 'static {
     /// A connection to this server broke. The methods below are called when there is another connection.
     fn lost(&self, _server: ServerId) {}
 
-    /// A server of a cluster ended the subscriber connection, because it does not serve the slot of this
-    /// channel, or that of another one.
-    fn unserved(&self, _server: ServerId, _channel: &str) {}
+    /// A server of a cluster does not serve the slot of this channel, and has no subscription to it any more.
+    fn left(&self, _server: ServerId, _channel: &str) {}
 
     /// From now on, calls use another connection, which may lead to another server at the same address.
     /// Earlier clock offsets are void. The subscriptions are repeated, and then `reconnected` follows.

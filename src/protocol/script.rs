@@ -148,9 +148,4 @@ impl PubSubMode {
             PubSubMode::Migrating => 'm',
         }
     }
-
-    /// Whether a server drops the subscribers of a channel when another server takes over the channel's slot.
-    pub(crate) fn ends_with_the_slot(self) -> bool {
-        self == PubSubMode::Sharded
-    }
 }

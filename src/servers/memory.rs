@@ -321,9 +321,6 @@ impl Connections for Connection {
         self.0.unsubscribe(channel);
     }
 
-    /// No connection exists that could lead to another server.
-    fn unseen(&self, _: &str) {}
-
     fn clock(&self) -> Clock {
         self.0.store.clock
     }

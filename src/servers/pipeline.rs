@@ -38,7 +38,7 @@ use self::backlog::{Backlog, BacklogKey, Resumed};
 use self::in_flight::InFlight;
 pub(crate) use self::in_flight::MAX_IN_FLIGHT;
 use self::wire::Reply;
-pub(crate) use self::wire::{Command, Wire, WireError, WireErrorKind};
+pub(crate) use self::wire::{Command, Told, Wire, WireError, WireErrorKind};
 use crate::protocol::interface::{ConnectionId, Failure, Priority, ServerId};
 use crate::sync::outstanding::Token;
 use crate::time::clock::{Clock, LocalTime};
@@ -188,8 +188,7 @@ impl<W: Wire> Pipeline<W> {
                 Entry::Sent(sent) => sent,
                 Entry::Waiting(resumed) => resumed.sent().await?,
             };
-            let result = sent.reply.await;
-            let received = self.clock.now();
+            let (result, received) = sent.reply.await;
             let WireError { failure, kind } = match result {
                 Ok(value) => {
                     sent.flight.answered(sent.at, received);
@@ -270,7 +269,7 @@ impl<W: Wire> Pipeline<W> {
             number,
             _token: token,
         };
-        let mut reply = wire.send(command);
+        let mut reply = wire.send(command, self.clock);
         if let Poll::Ready(result) = reply.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             reply = Box::pin(std::future::ready(result));
         }

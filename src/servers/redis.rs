@@ -4,6 +4,7 @@
 
 mod address;
 mod call;
+mod channels;
 mod cluster;
 mod commands;
 mod connection;
@@ -13,19 +14,21 @@ mod credentials;
 mod diagnosis;
 mod dial;
 mod failure;
+mod fred_connection;
+mod greeting;
 mod names;
 mod options;
 mod outage;
-mod pair;
 mod primary;
 mod replication;
+pub(crate) mod resp;
 mod role;
 pub(crate) mod script_set;
 mod sentinel;
 mod server;
 mod server_info;
 mod slot;
-mod subscriber;
+mod socket;
 mod supervisor;
 #[cfg(test)]
 pub(crate) mod tests;

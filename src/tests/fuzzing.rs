@@ -22,6 +22,8 @@ use crate::protocol::{
     Push, Release, ReleaseOutcome, ReleaseWhat, Released, Renew, Renewed, SpinAcquire, SpinAcquired,
     SpinRelease, SpinReleased, Withdraw, Withdrawn,
 };
+#[cfg(feature = "redis")]
+use crate::servers::redis::resp::{Frames, Malformed};
 use crate::time::clock::LocalTime;
 use crate::time::clock_offset::ClockOffset;
 use crate::time::clock_offset::Sample;
@@ -41,6 +43,39 @@ pub fn push(message: &str) {
         }
         assert_eq!(Push::parse(&push.write()), Some(push));
     }
+}
+
+/// Checks what a server sends. Whatever it is, it is read alike in whatever parts it comes.
+#[cfg(feature = "redis")]
+pub fn frames(bytes: &[u8]) {
+    let whole = read_in_parts(bytes, bytes.len().max(1));
+    for length in [1, 2, 7] {
+        assert_eq!(read_in_parts(bytes, length), whole, "{length}");
+    }
+}
+
+/// What is read of these bytes if they come in parts of this length, and why it ends.
+#[cfg(feature = "redis")]
+pub(crate) fn read_in_parts(bytes: &[u8], length: usize) -> (Vec<String>, Option<Malformed>) {
+    let (mut frames, mut read) = (Frames::default(), Vec::new());
+    for mut part in bytes.chunks(length) {
+        while !part.is_empty() {
+            let space = frames.space();
+            let fits = part.len().min(space.len());
+            space[..fits].copy_from_slice(&part[..fits]);
+            frames.filled(fits);
+            part = &part[fits..];
+            loop {
+                match frames.next() {
+                    // The order of a map is that of its hashes.
+                    Ok(Some(frame)) => read.push(format!("{frame:?}").len().to_string()),
+                    Ok(None) => break,
+                    Err(why) => return (read, Some(why)),
+                }
+            }
+        }
+    }
+    (read, None)
 }
 
 /// Checks a request id. If it parses, it has all its parts, and it is written as it was read.

@@ -308,11 +308,6 @@ impl Connections for Scripted {
         self.store.unsubscribe(channel);
     }
 
-    fn unseen(&self, channel: &str) {
-        self.ended.fetch_add(1, Ordering::SeqCst);
-        self.store.unseen(channel);
-    }
-
     fn clock(&self) -> Clock {
         self.store.clock()
     }

@@ -1,5 +1,5 @@
-//! Connections by TLS, by a Unix socket, to a numbered database, and in both protocols. Each test makes a
-//! whole hand-over, which needs both connections of two clients.
+//! Connections by TLS, by a Unix socket, and to a numbered database. Each test makes a whole hand-over, with
+//! the calls and messages of two clients.
 
 use std::time::Duration;
 
@@ -46,11 +46,7 @@ async fn server_lists_the_connections_by_label_library_and_version() {
             .filter(|line| line.contains(" name=web-7 "))
             .collect::<Vec<_>>()
     };
-    // One for commands and one for messages, for which `connect` does not wait.
-    eventually("both are open", Duration::from_secs(5), async || {
-        named().await.len() == 2
-    })
-    .await;
+    assert_eq!(named().await.len(), 1);
     for line in named().await {
         // Servers before 7.2 do not know libraries.
         let library = concat!("lib-name=fairlock lib-ver=", env!("CARGO_PKG_VERSION"));
@@ -158,16 +154,40 @@ async fn a_database_has_locks_of_its_own() {
 }
 
 #[tokio::test]
-async fn both_protocols_carry_a_hand_over() {
-    let server = Server::start().await;
-    for (protocol, shown) in [("2", "resp=2"), ("3", "resp=3")] {
-        let url = format!("{}?protocol={protocol}", server.url());
-        hand_over(&client(), &url).await;
-        let _connected = client().connect(&url).await.unwrap();
-        let clients = server.command(&["CLIENT", "LIST"]).await.text().to_owned();
-        // Servers before 7.0 do not report the protocol.
-        assert!(clients.contains(shown) || !clients.contains("resp="), "{clients}");
+async fn a_server_that_does_not_speak_resp3_is_refused() {
+    // Redis before 6.0, proxies, and a server that accepts anything.
+    for said in [
+        "-ERR unknown command 'HELLO'",
+        "-NOPROTO sorry",
+        "-ERR unsupported command",
+        "+OK",
+    ] {
+        let port = answering(said);
+        let error = client()
+            .connect(&format!("redis://127.0.0.1:{port}"))
+            .await
+            .unwrap_err();
+        assert!(matches!(error, Error::Refused(_)), "{error:?}");
+        assert!(error.to_string().contains("must speak RESP3"), "{error}");
     }
+}
+
+/// A server that answers each command with this line. Returns its port.
+fn answering(line: &'static str) -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut writer = stream.unwrap();
+            let mut reader = std::io::BufReader::new(writer.try_clone().unwrap());
+            while fairlock_testkit::Resp::read_from(&mut reader).is_ok() {
+                if std::io::Write::write_all(&mut writer, format!("{line}\r\n").as_bytes()).is_err() {
+                    break;
+                }
+            }
+        }
+    });
+    port
 }
 
 #[tokio::test]
@@ -463,12 +483,8 @@ mod by_tls {
             return eprintln!("skipped: servers before 7.0 announce no host names");
         }
         let settings = client().tls(Tls::new().ca_certificates(authority.pem()));
-        for protocol in [2, 3] {
-            let port = server.tls_port().unwrap();
-            let url = format!("rediss-cluster://localhost:{port}?protocol={protocol}");
-            hand_over(&settings, &url).await;
-        }
         let url = format!("rediss-cluster://localhost:{}", server.tls_port().unwrap());
+        hand_over(&settings, &url).await;
         let findings = diagnose::server(settings.clone(), &url).await.unwrap();
         assert!(
             findings

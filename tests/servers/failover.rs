@@ -268,27 +268,6 @@ async fn server_that_denies_being_a_primary_is_not_used() {
 }
 
 #[tokio::test]
-async fn the_advised_user_needs_one_more_right() {
-    let primary = Server::start().await;
-    let lying_port = lying_sentinel::start(primary.port()).await;
-    let operations = include_str!("../../docs/operations.md");
-    let user = operations
-        .lines()
-        .find(|line| line.starts_with("ACL SETUSER locks"));
-    let words: Vec<&str> = user.unwrap().split(' ').collect();
-    primary.set_user(&words).await;
-    let url = format!("redis-sentinel://locks:secret@127.0.0.1:{lying_port}?sentinelServiceName={SERVICE}");
-    let error = LockManager::connect(&url).await.unwrap_err();
-    assert!(
-        matches!(error, Error::Refused(_)) && error.to_string().contains("role"),
-        "{error:?}"
-    );
-    primary.command(&["ACL", "SETUSER", "locks", "+role"]).await;
-    let locks = client(&url).await;
-    locks.lock("a").acquire().await.unwrap().release().await.unwrap();
-}
-
-#[tokio::test]
 async fn a_primary_that_no_sentinel_knows_is_refused_and_dead_sentinels_are_unavailable() {
     let group = Sentinels::start().await;
     let unknown = group.url().replace(SERVICE, "unknown");

@@ -53,14 +53,11 @@ async fn is_found(verdict: Verdict, urls: &[String], words: &str) {
 #[tokio::test]
 async fn a_node_of_a_cluster_is_refused_with_the_scheme_that_helps() {
     let cluster = Cluster::of_masters(3).await;
-    for protocol in [2, 3] {
-        let url = format!("{}?protocol={protocol}", cluster.servers[1].url());
-        is_refused(
-            &[url],
-            "node of a cluster, which has a part of the locks: the URL must begin with redis-cluster://",
-        )
-        .await;
-    }
+    is_refused(
+        &[cluster.servers[1].url()],
+        "node of a cluster, which has a part of the locks: the URL must begin with redis-cluster://",
+    )
+    .await;
     let masters: Vec<_> = cluster.servers.iter().map(Server::url).collect();
     is_refused(
         &masters,
@@ -182,7 +179,7 @@ async fn a_replica_that_was_a_primary_is_waited_for() {
     let server = Server::start().await;
     let locks = LockManager::connect(&server.url()).await.unwrap();
     server.command(&["REPLICAOF", "127.0.0.1", "1"]).await;
-    server.kill_clients("normal").await;
+    server.kill_clients().await;
     let waiting = tokio::spawn(locks.lock("a").acquire());
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert!(!waiting.is_finished(), "{:?}", waiting.await);

@@ -208,9 +208,7 @@ async fn a_process_that_can_start_no_thread_leaves_its_command_alone() {
         assert!(limit.status().unwrap().success());
     };
     limit("--nproc=1:");
-    for kind in ["normal", "pubsub"] {
-        server.kill_clients(kind).await;
-    }
+    server.kill_clients().await;
     tokio::time::sleep(SECOND).await;
     limit("--nproc=1000:");
     running.tell("\n").await;

@@ -32,10 +32,6 @@ impl Metrics {
         Pending
     }
 
-    pub(crate) fn unsubscribed(&self) -> Pending {
-        Pending
-    }
-
     pub(crate) fn timer(&self, _: &Clock) -> Timer {
         Timer
     }

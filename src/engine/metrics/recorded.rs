@@ -30,7 +30,6 @@ const VOTES_CORRECTED: &str = "fairlock_votes_corrected_total";
 const CALL_DURATION: &str = "fairlock_server_call_duration_seconds";
 const RECONNECTS: &str = "fairlock_reconnects_total";
 const RELEASES_PENDING: &str = "fairlock_releases_pending";
-const UNSUBSCRIBED: &str = "fairlock_unsubscribed_locks";
 
 /// How many groups a client distinguishes. All further ones are one group, so that names without a colon
 /// cannot make ever more time series.
@@ -74,11 +73,6 @@ fn describe() {
         Unit::Count,
         "Releases and withdrawals in the background that the server has not confirmed."
     );
-    describe_gauge!(
-        UNSUBSCRIBED,
-        Unit::Count,
-        "Locks that calls wait for, and whose messages the client has not been able to subscribe to for long."
-    );
 }
 
 /// The metrics of one client.
@@ -90,7 +84,6 @@ pub(crate) struct Metrics {
     /// By kind, and by [`outcome_of`].
     calls: [[OnceLock<Histogram>; CALL_OUTCOMES.len()]; OPERATIONS.len()],
     pending: OnceLock<Gauge>,
-    unsubscribed: OnceLock<Gauge>,
 }
 
 const OPERATIONS: [&str; 6] = ["acquire", "release", "withdraw", "renew", "confirm", "inspect"];
@@ -123,10 +116,6 @@ impl Metrics {
             return known.clone();
         }
         self.described.get_or_init(describe);
-        // At 0 from the beginning, as the counters of a group are.
-        self.unsubscribed
-            .get_or_init(|| gauge!(UNSUBSCRIBED))
-            .increment(0.0);
         let name = if self.groups.len() < MAX_GROUPS {
             name
         } else {
@@ -139,18 +128,9 @@ impl Metrics {
 
     /// Something that the server has to confirm, until this is dropped.
     pub(crate) fn pending(&self) -> Pending {
-        self.counted(&self.pending, RELEASES_PENDING)
-    }
-
-    /// A lock that calls wait for without a subscription, until this is dropped.
-    pub(crate) fn unsubscribed(&self) -> Pending {
-        self.counted(&self.unsubscribed, UNSUBSCRIBED)
-    }
-
-    fn counted(&self, gauge: &OnceLock<Gauge>, name: &'static str) -> Pending {
-        let gauge = gauge.get_or_init(|| {
+        let gauge = self.pending.get_or_init(|| {
             self.described.get_or_init(describe);
-            gauge!(name)
+            gauge!(RELEASES_PENDING)
         });
         Pending::begin(gauge)
     }

@@ -125,26 +125,6 @@ fn total_of(clients: &[LockManager], count: impl Fn(&Counters) -> u64) -> f64 {
 }
 
 #[test]
-fn locks_whose_waiters_cannot_subscribe_are_counted_after_the_server_timeout() {
-    recorded(async |handle| {
-        let store = MemoryStore::new();
-        let others = LockManager::builder().in_memory(&store).unwrap();
-        let _held = others.lock("a").acquire().await.unwrap();
-        let (locks, seen) = scripted_store::client(&store, &[]);
-        seen.swallow_subscriptions();
-        let waiter = tokio::spawn(locks.lock("a").acquire());
-        let unsubscribed = || sum(handle, "fairlock_unsubscribed_locks", "");
-        sleep(9 * SECOND).await;
-        assert_eq!(unsubscribed(), 0.0);
-        sleep(6 * SECOND).await;
-        assert_eq!(unsubscribed(), 1.0);
-        waiter.abort();
-        sleep(2 * LEASE).await;
-        assert_eq!(unsubscribed(), 0.0);
-    });
-}
-
-#[test]
 fn gauges_return_to_zero_and_counts_agree_whatever_callers_do() {
     recorded(async |handle| {
         let clients = clients();

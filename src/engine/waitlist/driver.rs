@@ -2,11 +2,7 @@
 //! while after the last waiter has left, so that a busy lock does not subscribe again and again.
 //!
 //! When the subscription is confirmed, the driver polls at once, because a turn may have come and gone
-//! before. While the server does not see the subscription, it polls again after 40, 160 and 640 ms. After
-//! that it subscribes once again, and if the server still does not see it, asks for another connection.
-//!
-//! A waitlist that cannot subscribe learns of a free lock by its polls alone, perhaps never while others want
-//! the lock. This is reported after the `server_timeout`.
+//! before.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,15 +12,13 @@ use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 
-use crate::engine::metrics::Pending;
 use crate::engine::options::{IDLE_LIMIT, MAX_IDLE_WAITLISTS};
 use crate::engine::retry::RetryBudget;
 use crate::engine::waitlist::Answered;
 use crate::engine::waitlist::registry::Waitlists;
-use crate::engine::waitlist::schedule::{Action, Sight};
+use crate::engine::waitlist::schedule::Action;
 use crate::engine::waitlist::{Progress, Waitlist};
 use crate::protocol::Failure;
-use crate::sync::outstanding::{Outstanding, Token};
 use crate::time::backoff::Backoff;
 use crate::time::clock::LocalTime;
 
@@ -34,9 +28,6 @@ pub(in crate::engine) async fn drive(waitlists: Arc<Waitlists>, waitlist: Arc<Wa
     let mut budget = RetryBudget::new(&client);
     let mut backoff = Backoff::new();
     let mut subscription = Subscription::Due(LocalTime::ZERO);
-    // The driver has subscribed again because the server did not see the subscription.
-    let mut renewed = false;
-    let mut deaf = Deaf::default();
     loop {
         if matches!(subscription, Subscription::Due(at) if client.now() >= at && !waitlist.is_empty()) {
             subscription = Subscription::Requested(client.store.subscribe(Arc::clone(&waitlist.channel)));
@@ -46,7 +37,6 @@ pub(in crate::engine) async fn drive(waitlists: Arc<Waitlists>, waitlist: Arc<Wa
         if let Some(answer) = subscription.answer().now_or_never() {
             subscription = subscription_after(answer, &waitlist, client.now(), &mut backoff);
         }
-        deaf.look(&waitlist, matches!(subscription, Subscription::Up));
         let idle_limit = if client.is_closed() || waitlists.len() > MAX_IDLE_WAITLISTS {
             Duration::ZERO
         } else {
@@ -55,23 +45,7 @@ pub(in crate::engine) async fn drive(waitlists: Arc<Waitlists>, waitlist: Arc<Wa
         let done = match waitlist.todo(idle_limit) {
             Action::AskAll => ask(&waitlist, waitlist.numbers()).await,
             Action::Ask(numbers) => ask(&waitlist, numbers).await,
-            Action::Poll => {
-                let sight = poll(&waitlist).await;
-                match sight {
-                    Ok(Some(Sight::Seen)) => renewed = false,
-                    Ok(Some(Sight::Unseen)) if matches!(subscription, Subscription::Up) => {
-                        if renewed {
-                            client.store.unseen(&waitlist.channel);
-                        } else {
-                            renewed = true;
-                            client.store.unsubscribe(&waitlist.channel);
-                            subscription = Subscription::Due(client.now());
-                        }
-                    }
-                    _ => {}
-                }
-                sight.map(drop)
-            }
+            Action::Poll => poll(&waitlist).await,
             Action::Wait(until) => {
                 let until = match &subscription {
                     Subscription::Due(at) if !waitlist.is_empty() => until.min(*at),
@@ -141,38 +115,6 @@ fn subscription_after(
     }
 }
 
-/// A waitlist without a subscription: since when, and what is reported of it.
-#[derive(Default)]
-struct Deaf {
-    since: Option<LocalTime>,
-    reported: Option<(Token, Pending)>,
-}
-
-impl Deaf {
-    /// Called again and again. A waitlist polls often enough for that.
-    fn look(&mut self, waitlist: &Waitlist, is_subscribed: bool) {
-        if is_subscribed || waitlist.is_empty() {
-            *self = Deaf::default();
-            return;
-        }
-        let client = waitlist.client();
-        let now = client.now();
-        let since = *self.since.get_or_insert(now);
-        if self.reported.is_some() || now.since(since) < client.options.server_timeout {
-            return;
-        }
-        // One outage concerns many locks.
-        if client.unsubscribed.count() == 0 {
-            tracing::warn!(
-                lock.name = waitlist.name(),
-                "no subscription is confirmed, so this client may miss its turns while others want the lock"
-            );
-        }
-        let counted = Outstanding::begin(&client.unsubscribed);
-        self.reported = Some((counted, client.counters.metrics.unsubscribed()));
-    }
-}
-
 /// Sends the calls of these requests, in this order and all at once. Schedules the repetition of those that
 /// need it. Calls that are given up count only if all of them are.
 async fn ask(waitlist: &Waitlist, numbers: impl IntoIterator<Item = u64>) -> Result<(), Failure> {
@@ -200,9 +142,8 @@ async fn ask(waitlist: &Waitlist, numbers: impl IntoIterator<Item = u64>) -> Res
 }
 
 /// Polls for the first waiter of each capacity, to learn whether anything was missed. Schedules the
-/// repetition if needed, for the waiters that are then the first: the callers of these may give up. Returns
-/// whether the server sees the subscription, if a reply says so.
-async fn poll(waitlist: &Waitlist) -> Result<Option<Sight>, Failure> {
+/// repetition if needed, for the waiters that are then the first: the callers of these may give up.
+async fn poll(waitlist: &Waitlist) -> Result<(), Failure> {
     let polls: Vec<_> = loop {
         let firsts = waitlist.firsts();
         let polls = firsts.iter().filter_map(|number| waitlist.prepare(*number, true));
@@ -215,14 +156,9 @@ async fn poll(waitlist: &Waitlist) -> Result<Option<Sight>, Failure> {
     if answers.iter().any(must_be_repeated) {
         waitlist.poll_now();
     }
-    let mut seen = None;
-    for answer in answers {
-        // A reply that grants the lock does not say whether the server sees the subscription.
-        seen = answer?.1.or(seen);
-    }
-    Ok(seen.map(|seen| waitlist.polled(seen)))
+    answers.into_iter().try_for_each(|answer| answer.map(drop))
 }
 
 fn must_be_repeated(answer: &Answered) -> bool {
-    matches!(answer, Err(_) | Ok((Progress::Again, _)))
+    matches!(answer, Err(_) | Ok(Progress::Again))
 }

@@ -174,7 +174,7 @@ impl Listener for Waitlists {
         self.replaced(server);
         for waitlist in self.all() {
             if self.client.store.server_of(&waitlist.keys) == server {
-                waitlist.reconnected();
+                waitlist.ask_all();
             }
         }
     }

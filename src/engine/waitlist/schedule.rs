@@ -5,9 +5,6 @@ use std::time::Duration;
 
 use crate::time::clock::LocalTime;
 
-/// How often at most the poll is repeated until the server sees the subscription.
-const CONFIRMATIONS: u32 = 3;
-
 #[derive(Debug, Default)]
 pub(super) struct Schedule {
     ask_all: bool,
@@ -16,19 +13,6 @@ pub(super) struct Schedule {
     poll_due: Option<LocalTime>,
     /// The time until which the driver sleeps.
     asleep_until: Option<LocalTime>,
-    confirmations: u32,
-    /// The server still did not see the subscription at the last of the repeated polls.
-    unseen: bool,
-}
-
-/// Whether the server sees the waitlist's subscription.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Sight {
-    Seen,
-    /// Not yet. The poll is repeated.
-    Soon,
-    /// The poll was repeated often enough.
-    Unseen,
 }
 
 /// What the driver does next.
@@ -56,37 +40,6 @@ impl Schedule {
     pub(super) fn poll_by(&mut self, due: LocalTime) -> bool {
         self.poll_due = Some(self.poll_due.map_or(due, |before| due.min(before)));
         self.asleep_until.is_some_and(|until| due < until)
-    }
-
-    /// The subscription is confirmed. Polls for what was missed, until the server sees the subscription too.
-    pub(super) fn subscribed(&mut self, now: LocalTime) {
-        self.confirmations = CONFIRMATIONS;
-        self.poll_due = Some(now);
-    }
-
-    /// All subscriptions of the client were renewed. If the server did not see this one before, polls to
-    /// learn whether it does now.
-    pub(super) fn reconnected(&mut self, now: LocalTime) {
-        if self.unseen {
-            self.poll_by(now);
-        }
-    }
-
-    /// A poll was answered, and `seen` says whether the server sees the subscription. A cluster server drops
-    /// subscriptions silently when their slot moves. The connection may also lead to another server.
-    pub(super) fn polled(&mut self, now: LocalTime, seen: bool) -> Sight {
-        if seen {
-            (self.confirmations, self.unseen) = (0, false);
-            return Sight::Seen;
-        }
-        if self.confirmations == 0 {
-            self.unseen = true;
-            return Sight::Unseen;
-        }
-        self.confirmations -= 1;
-        let patience = Duration::from_millis(10) * (1 << (2 * (CONFIRMATIONS - self.confirmations)));
-        self.poll_by(now.after(patience));
-        Sight::Soon
     }
 
     /// What the driver must do now. A poll is due after `interval` at the latest. In an empty waitlist no
@@ -166,41 +119,5 @@ mod tests {
         );
         assert_eq!(schedule.next(at(1000), INTERVAL, Some(at(1000))), Action::Leave);
         assert_eq!(next(&mut schedule, 1000), Action::Wait(at(6000)));
-    }
-
-    #[test]
-    fn a_new_subscription_is_asked_about_four_times_or_until_it_is_seen() {
-        let mut schedule = Schedule::default();
-        schedule.subscribed(at(0));
-        let mut now = 0;
-        for pause in [40, 160, 640] {
-            assert_eq!(next(&mut schedule, now), Action::Poll);
-            assert_eq!(schedule.polled(at(now), false), Sight::Soon);
-            now += pause;
-            assert_eq!(next(&mut schedule, now - 1), Action::Wait(at(now)));
-        }
-        assert_eq!(next(&mut schedule, now), Action::Poll);
-        assert_eq!(schedule.polled(at(now), false), Sight::Unseen);
-        assert_eq!(next(&mut schedule, now), Action::Wait(at(now + 5000)));
-
-        schedule.subscribed(at(now));
-        assert_eq!(next(&mut schedule, now), Action::Poll);
-        assert_eq!(schedule.polled(at(now), true), Sight::Seen);
-        assert_eq!(next(&mut schedule, now), Action::Wait(at(now + 5000)));
-        // The server saw the subscription before, and does not see it any more.
-        assert_eq!(schedule.polled(at(now), false), Sight::Unseen);
-    }
-
-    #[test]
-    fn reconnect_makes_a_poll_due_if_the_subscription_was_unseen() {
-        let mut schedule = Schedule::default();
-        schedule.reconnected(at(0));
-        assert_eq!(next(&mut schedule, 0), Action::Wait(at(5000)));
-        assert_eq!(schedule.polled(at(0), false), Sight::Unseen);
-        schedule.reconnected(at(10));
-        assert_eq!(next(&mut schedule, 10), Action::Poll);
-        assert_eq!(schedule.polled(at(10), true), Sight::Seen);
-        schedule.reconnected(at(20));
-        assert_eq!(next(&mut schedule, 20), Action::Wait(at(5010)));
     }
 }

@@ -552,6 +552,19 @@ async fn poll_after_the_end_of_its_request_leaves_nothing() {
 /// The turn of the request comes before its client listens, and its first reply comes after the poll that
 /// asks whether anything was missed.
 ///
+/// Race: A turn comes and goes before the client listens.
+#[tokio::test(start_paused = true)]
+async fn a_waitlist_polls_once_it_has_subscribed() {
+    let fixture = Fixture::new();
+    let waitlist = fixture.waitlist();
+    let _waiter = fixture.newcomer();
+    let todo = || waitlist.todo(Duration::ZERO);
+    assert!(matches!(todo(), Action::Wait(_)));
+    waitlist.subscribed();
+    assert_eq!(todo(), Action::Poll);
+    assert!(matches!(todo(), Action::Wait(_)));
+}
+
 /// Race: A turn comes before the subscription is up, and the reply with the ticket arrives only once it is
 /// up.
 #[tokio::test(start_paused = true)]

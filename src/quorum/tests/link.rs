@@ -167,10 +167,6 @@ impl Connections for Link {
         self.server.unsubscribe(channel);
     }
 
-    fn unseen(&self, channel: &str) {
-        self.server.unseen(channel);
-    }
-
     fn clock(&self) -> Clock {
         self.server.clock()
     }

@@ -60,7 +60,8 @@ impl InFlight {
     /// The first `count` calls are answered; the last of them took `latency`. Returns whether it is time to
     /// send more.
     pub(super) fn answered(&self, count: u64, now: LocalTime, latency: Duration) -> bool {
-        self.heard.store(now.as_nanos(), Ordering::Relaxed);
+        // The caller of an earlier call may be the later one to look.
+        self.heard.fetch_max(now.as_nanos(), Ordering::Relaxed);
         self.asked.store(0, Ordering::Relaxed);
         self.answered.fetch_max(count, Ordering::SeqCst);
         let sent = self.sent.load(Ordering::SeqCst);
@@ -125,5 +126,22 @@ impl InFlight {
 
     fn window(&self) -> MutexGuard<'_, Window> {
         locked(&self.window)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Race: Two callers run long after their replies came, and the one of the earlier call runs last.
+    #[test]
+    fn a_server_was_heard_when_its_last_reply_was_read() {
+        let at = |ms| LocalTime::ZERO.after(Duration::from_millis(ms));
+        let in_flight = InFlight::new(MAX_IN_FLIGHT);
+        let (first, _first) = in_flight.begin(true, at(0));
+        let (second, _second) = in_flight.begin(true, at(0));
+        in_flight.answered(second, at(20), Duration::from_millis(20));
+        in_flight.answered(first, at(10), Duration::from_millis(10));
+        assert!(in_flight.has_heard_since(at(15)));
     }
 }

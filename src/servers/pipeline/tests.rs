@@ -55,13 +55,16 @@ impl Wire for ByHand {
     type Command = Named;
     type Reply = String;
 
-    fn send(&self, command: Named) -> Reply<ByHand> {
+    fn send(&self, command: Named, clock: Clock) -> Reply<ByHand> {
         let (reply, answer) = oneshot::channel();
         let mut written = self.0.lock().unwrap();
         written.on = Handle::try_current().ok().map(|runtime| runtime.runtime_flavor());
         written.all.push(command.name.clone());
         written.open.push((command.name, reply));
-        Box::pin(async { answer.await.expect("the test answers every call") })
+        Box::pin(async move {
+            let answer = answer.await.expect("the test answers every call");
+            (answer, clock.now())
+        })
     }
 
     fn enter(&self) -> Option<EnterGuard<'_>> {
@@ -71,7 +74,7 @@ impl Wire for ByHand {
     fn load(&self) -> Pin<Box<dyn Future<Output = Result<(), Failure>> + Send>> {
         let wire = self.clone();
         Box::pin(async move {
-            let loaded = wire.send(named("load", Priority::Keep)).await;
+            let (loaded, _) = wire.send(named("load", Priority::Keep), Clock::Boot).await;
             loaded.map(drop).map_err(|error| error.failure)
         })
     }

@@ -6,6 +6,7 @@ use std::pin::Pin;
 use tokio::runtime::EnterGuard;
 
 use crate::protocol::interface::{ConnectionId, Failure, Priority};
+use crate::time::clock::{Clock, LocalTime};
 use crate::time::deadline_queue::GivesUp;
 
 /// One open connection. All clones are the same connection.
@@ -14,8 +15,8 @@ pub(crate) trait Wire: Clone + Send + Sync + 'static {
     type Reply: Send + fmt::Debug + 'static;
 
     /// Writes a command at the first poll, and waits for its reply. Replies come in the order of the
-    /// commands.
-    fn send(&self, command: Self::Command) -> Reply<Self>;
+    /// commands. Returns the reply with the time, by this clock, at which it was read.
+    fn send(&self, command: Self::Command, clock: Clock) -> Reply<Self>;
 
     /// Enters the runtime of the connection, on which the timers of calls must run that another caller sends.
     /// The runtime of that caller may end before their replies come.
@@ -31,7 +32,8 @@ pub(crate) trait Wire: Clone + Send + Sync + 'static {
     fn echoes(reply: &Self::Reply, nonce: &str) -> bool;
 }
 
-pub(super) type Reply<W> = Pin<Box<dyn Future<Output = Result<<W as Wire>::Reply, WireError>> + Send>>;
+pub(crate) type Told<R> = (Result<R, WireError>, LocalTime);
+pub(super) type Reply<W> = Pin<Box<dyn Future<Output = Told<<W as Wire>::Reply>> + Send>>;
 
 pub(crate) trait Command: fmt::Debug + Send + 'static {
     fn priority(&self) -> Priority;

@@ -6,7 +6,6 @@ mod tests;
 use std::borrow::Cow;
 use std::fmt;
 
-use fred::types::RespVersion;
 use fred::types::config::{Server, ServerConfig};
 use percent_encoding::percent_decode_str;
 use url::Url;
@@ -23,7 +22,6 @@ pub(super) struct Address {
     pub(super) username: Option<String>,
     pub(super) password: Option<String>,
     pub(super) database: Option<u8>,
-    pub(super) protocol: RespVersion,
 }
 
 pub(super) enum Target {
@@ -167,11 +165,6 @@ fn read(text: &str) -> Result<Address, Cow<'static, str>> {
             .filter(|password| !password.is_empty()),
         // Connections begin with database 0. Selecting it explicitly would need a further permission.
         database: database.filter(|number| *number != 0),
-        protocol: match parameter(&url, "protocol").as_deref() {
-            None | Some("2") => RespVersion::RESP2,
-            Some("3") => RespVersion::RESP3,
-            Some(_) => return Err("the protocol must be 2 or 3".into()),
-        },
         target: match kind {
             Kind::Server => Target::Server(ServerConfig::Centralized {
                 server: host(&url, PORT)?,
@@ -186,11 +179,10 @@ fn read(text: &str) -> Result<Address, Cow<'static, str>> {
 /// A mistyped parameter must not be ignored.
 fn check_parameters(url: &Url, kind: Kind) -> Result<(), String> {
     let known: &[&str] = match kind {
-        Kind::Server => &["protocol"],
-        Kind::Socket => &["protocol", "db"],
-        Kind::Cluster => &["protocol", "node"],
+        Kind::Server => &[],
+        Kind::Socket => &["db"],
+        Kind::Cluster => &["node"],
         Kind::Sentinels => &[
-            "protocol",
             "node",
             "sentinelServiceName",
             "sentinelUsername",
@@ -199,10 +191,11 @@ fn check_parameters(url: &Url, kind: Kind) -> Result<(), String> {
     };
     // The name may be a part of a password with a question mark.
     if url.query_pairs().any(|(key, _)| !known.contains(&&*key)) {
-        return Err(format!(
-            "the only parameters are {} (a ? in a password must be written as %3F)",
-            known.join(", ")
-        ));
+        let known = match known {
+            [] => "there are no parameters".to_owned(),
+            known => format!("the only parameters are {}", known.join(", ")),
+        };
+        return Err(format!("{known} (a ? in a password must be written as %3F)"));
     }
     Ok(())
 }

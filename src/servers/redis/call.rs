@@ -8,7 +8,6 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
 use super::commands::{RedisCommand, Wire};
-use super::slot::SlotGate;
 use crate::protocol::interface::{Answer, Failure, ServerId};
 use crate::protocol::operations::Operation;
 use crate::protocol::script::{Declared, PubSubMode, ReplyError};
@@ -48,8 +47,6 @@ pub(super) struct CallOptions {
     /// The server is still importing the slot, and has the keys already.
     pub(super) importing: bool,
     pub(super) declared: Declared,
-    /// Keeps the call from being written while no server serves its slot.
-    pub(super) gate: Option<SlotGate>,
 }
 
 impl Default for CallOptions {
@@ -59,7 +56,6 @@ impl Default for CallOptions {
             pubsub_mode: PubSubMode::Plain,
             importing: false,
             declared: Declared::All,
-            gate: None,
         }
     }
 }
@@ -72,9 +68,7 @@ pub(super) async fn execute<O: Operation>(
 ) -> Result<Answer<O::Reply>, Failure> {
     let command = || {
         let script_call = operation.script_call(call_options.pubsub_mode, call_options.declared);
-        RedisCommand::script(script_call, operation.priority())
-            .asking(call_options.importing)
-            .behind(call_options.gate.clone())
+        RedisCommand::script(script_call, operation.priority()).asking(call_options.importing)
     };
     let response = Arc::clone(pipeline).call(command).await?;
     let line = match &response.value {

@@ -7,8 +7,7 @@
 //!   moves between two servers, its subscribers are not where its keys are, so no lock could be handed over.
 //!   Acquires and releases wait a little until the slot has arrived. Then, until the subscribers have
 //!   followed, hand-overs take every client for one that listens.
-//! - While no server serves a slot, its calls wait in the client. They must not be sent: the server answers
-//!   `CLUSTERDOWN`, and then fred ends the connection, with the calls of all other locks in flight.
+//! - A call whose slot no server serves is answered `CLUSTERDOWN`. It was not executed, and is made again.
 //! - The client asks for the owners of the slots after a redirection, after a lost connection, and once a
 //!   second. Channels follow their slots. Their waiters ask again, because messages may
 //!   have been lost.
@@ -42,7 +41,7 @@ use super::connector::Connector;
 use super::failure;
 use super::options::Options;
 use super::server::RedisStore;
-use super::slot::slot_of;
+use super::slot::{slot_of, unserved};
 use crate::protocol::interface::{
     Call, Connections, Failure, Listener, Page, Position, ServerId, StoreFuture,
 };
@@ -123,7 +122,7 @@ impl Cluster {
 
     /// Sends a call to the server that has the slot, and follows redirections. While the slot moves, the call
     /// first declares the lock's key alone, if it can. After `patience`, it is sent with all keys to the
-    /// server that imports the slot. While no server serves the slot, the call waits.
+    /// server that imports the slot.
     fn route<T: 'static>(
         self: &Arc<Self>,
         slot: usize,
@@ -172,11 +171,9 @@ impl Cluster {
                     Some(Redirection::Moved { slot, to }) => cluster.moved(slot, &to),
                     Some(Redirection::Ask { to }) => importing = Some(cluster.server(&to)?),
                     None if failure::is_of_a_slot_unserved(&failure) => {
-                        cluster.refused(slot, server.id);
-                        return Err(cluster.failed(failure));
+                        cluster.refused(slot);
+                        return Err(unserved(slot));
                     }
-                    // It may have been held back, so it waits for the owner.
-                    None if matches!(failure, Failure::NotExecuted(_)) && cluster.is_unserved(slot) => {}
                     Some(Redirection::Incomplete) | None => return Err(cluster.failed(failure)),
                 }
                 redirections += 1;
@@ -259,13 +256,6 @@ impl Connections for ClusterStore {
         let listening = self.cluster.table().unlisten(channel);
         if let Some(server) = listening {
             server.unsubscribe(channel);
-        }
-    }
-
-    fn unseen(&self, channel: &str) {
-        let listening = self.cluster.table().listening(channel);
-        if let Some(server) = listening {
-            server.unseen(channel);
         }
     }
 

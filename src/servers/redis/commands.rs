@@ -1,28 +1,24 @@
-//! The commands for the server in the form that fred takes: scripts by their hashes, the request for the
+//! The commands for the server: scripts by their hashes, the request for the
 //! time, and the wait for replicas.
 
-use std::iter;
+use std::borrow::Cow;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fred::bytes::Bytes;
-use fred::clients::Client;
-use fred::error::{Error, ErrorKind};
-use fred::interfaces::{ClientLike, LuaInterface};
-use fred::types::{ClusterHash, CustomCommand, InfoKind, Value};
+use fred::types::Value;
 use futures_util::future::try_join_all;
-use tokio::runtime::{EnterGuard, Handle};
+use tokio::runtime::EnterGuard;
 
-use super::connection::echoes;
+use super::connection::{Answered, Answering, Line, Unanswered, words};
 use super::failure;
 use super::server_info::check_server;
-use super::slot::SlotGate;
 use crate::protocol::interface::{ConnectionId, Failure, Priority};
 use crate::protocol::script::ScriptCall;
 use crate::servers::pipeline;
-use crate::servers::pipeline::{WireError, WireErrorKind};
+use crate::servers::pipeline::{Told, WireError, WireErrorKind};
 use crate::servers::redis::script_set::ScriptSet;
+use crate::time::clock::Clock;
 use crate::time::deadline_queue::GivesUp;
 use crate::time::server_time::millis;
 
@@ -33,23 +29,21 @@ const SCANNED_AT_ONCE: &str = "1000";
 pub(super) struct RedisCommand {
     body: CommandBody,
     asking: bool,
-    gate: Option<SlotGate>,
     priority: Priority,
 }
 
 #[derive(Debug)]
 enum CommandBody {
-    Plain(&'static str, Vec<Value>),
+    Plain(Vec<Cow<'static, str>>),
     /// A script, which is called by its hash.
     Script(ScriptCall),
 }
 
 impl RedisCommand {
-    fn plain(priority: Priority, name: &'static str, args: Vec<Value>) -> RedisCommand {
+    fn plain(priority: Priority, words: Vec<Cow<'static, str>>) -> RedisCommand {
         RedisCommand {
-            body: CommandBody::Plain(name, args),
+            body: CommandBody::Plain(words),
             asking: false,
-            gate: None,
             priority,
         }
     }
@@ -58,19 +52,18 @@ impl RedisCommand {
         RedisCommand {
             body: CommandBody::Script(script_call),
             asking: false,
-            gate: None,
             priority,
         }
     }
 
     /// Asks for the server time, and does nothing else.
     pub(super) fn time() -> RedisCommand {
-        RedisCommand::plain(Priority::Ask, "TIME", Vec::new())
+        RedisCommand::plain(Priority::Ask, vec!["TIME".into()])
     }
 
     /// Asks a cluster which server has which slots.
     pub(super) fn slots() -> RedisCommand {
-        RedisCommand::plain(Priority::Keep, "CLUSTER", vec![Value::from("SLOTS")])
+        RedisCommand::plain(Priority::Keep, vec!["CLUSTER".into(), "SLOTS".into()])
     }
 
     /// The same command for a server that is still importing the slot, as an `ASK` reply demands.
@@ -78,19 +71,14 @@ impl RedisCommand {
         RedisCommand { asking, ..self }
     }
 
-    /// The same command, which is not written while the gate is closed.
-    pub(super) fn behind(self, gate: Option<SlotGate>) -> RedisCommand {
-        RedisCommand { gate, ..self }
-    }
-
     /// Waits until this many replicas have all earlier writes of the same connection, but no longer than
     /// `within`. That time is cut to whole ms, and is at least 1 ms. [`waited`](RedisCommand::waited) reads
     /// the reply.
     pub(super) fn wait(replicas: u32, within: Duration) -> RedisCommand {
         // 0 would mean to wait for ever.
-        let args = [u64::from(replicas), millis(within).max(1)];
-        let args = args.map(|number| Value::from(number.to_string()));
-        RedisCommand::plain(Priority::Keep, "WAIT", args.into())
+        let within = millis(within).max(1).to_string();
+        let words = vec!["WAIT".into(), replicas.to_string().into(), within.into()];
+        RedisCommand::plain(Priority::Keep, words)
     }
 
     /// How many replicas have the writes. Returns `None` for a reply to another command.
@@ -112,16 +100,17 @@ impl RedisCommand {
         }
         // What kind of lock a key is of stands before the hash tag.
         pattern.push_str(":*{*");
-        let args = [
-            &cursor.to_string(),
-            "MATCH",
-            &pattern,
-            "COUNT",
-            SCANNED_AT_ONCE,
-            "TYPE",
-            "hash",
+        let words = vec![
+            "SCAN".into(),
+            cursor.to_string().into(),
+            "MATCH".into(),
+            pattern.into(),
+            "COUNT".into(),
+            SCANNED_AT_ONCE.into(),
+            "TYPE".into(),
+            "hash".into(),
         ];
-        RedisCommand::plain(Priority::Ask, "SCAN", args.into_iter().map(Value::from).collect())
+        RedisCommand::plain(Priority::Ask, words)
     }
 
     /// The position after the listed keys, 0 at the end, and those keys that are UTF-8. Returns `None` for a
@@ -136,20 +125,24 @@ impl RedisCommand {
     }
 
     /// Sends the command unchanged. If it calls a script, that is one of these.
-    pub(super) async fn run(self, client: &Client, scripts: &ScriptSet) -> Result<Value, Error> {
-        let custom = |name| CustomCommand::new_static(name, ClusterHash::Random, false);
-        let (name, args) = match self.body {
-            CommandBody::Plain(name, args) => (name, args),
-            CommandBody::Script(script_call) => ("EVALSHA", args(script_call, scripts)),
-        };
-        if !self.asking {
-            return client.custom(custom(name), args).await;
-        }
-        // ASKING applies to the next command. In a pipeline, no other command comes between the two.
-        let both = client.pipeline();
-        let _: () = both.custom(custom("ASKING"), Vec::<Value>::new()).await?;
-        let _: () = both.custom(custom(name), args).await?;
-        both.last().await
+    fn send(self, line: &Line, scripts: &ScriptSet) -> Answering {
+        // ASKING applies to the next command.
+        line.send(usize::from(self.asking), |out| {
+            if self.asking {
+                words(out, 1, [&b"ASKING"[..]].into_iter());
+            }
+            match &self.body {
+                CommandBody::Plain(command) => {
+                    words(out, command.len(), command.iter().map(|word| word.as_bytes()));
+                }
+                CommandBody::Script(script_call) => {
+                    let text = script_call.text.as_bytes();
+                    let args = script_call.words.iter().map(|word| &text[word.clone()]);
+                    let command = [&b"EVALSHA"[..], scripts.sha(script_call.script).as_bytes()];
+                    words(out, 2 + args.len(), command.into_iter().chain(args));
+                }
+            }
+        })
     }
 }
 
@@ -166,9 +159,6 @@ impl pipeline::Command for RedisCommand {
     }
 
     fn prepare(self, on: ConnectionId) -> Result<RedisCommand, Failure> {
-        if let Some(gate) = &self.gate {
-            gate.check()?;
-        }
         let body = match self.body {
             CommandBody::Script(script_call) => {
                 CommandBody::Script(script_call.stamped(on).ok_or(Failure::GivenUp)?)
@@ -179,90 +169,68 @@ impl pipeline::Command for RedisCommand {
     }
 }
 
-/// The arguments of EVALSHA.
-fn args(script_call: ScriptCall, scripts: &ScriptSet) -> Vec<Value> {
-    let sha = scripts.sha(script_call.script);
-    let text = Bytes::from(script_call.text);
-    let words = script_call.words.into_iter();
-    let words = words.map(|word| Value::Bytes(text.slice(word)));
-    iter::once(sha).chain(words).collect()
-}
-
 /// Loads these scripts into the server. A failure means that no call was executed. A server of a quorum does
 /// not get them while it may have forgotten holds.
 ///
 /// One process must answer both `INFO` and `SCRIPT LOAD`, because the uptime before a restart says nothing. A
-/// restart breaks the connection, and then neither is sent again. What was written has had its one attempt
-/// (`max_command_attempts`). What was not would go to fred's next connection, but there is none:
-/// [`connection`](super::connection) says why.
-pub(super) async fn load(client: &Client, scripts: &ScriptSet) -> Result<(), Failure> {
+/// restart breaks the connection, and then neither is sent again.
+pub(super) async fn load(line: &Line, scripts: &ScriptSet) -> Result<(), Failure> {
     if let Some(quorum) = scripts.quorum {
-        let info = client.info::<String>(Some(InfoKind::Server)).await;
-        let info = info.map_err(|error| failure::not_sent(failure::classify(&error)))?;
-        check_server(&info, quorum)?;
+        let info = line.call(&["INFO", "server"]).await?;
+        check_server(&info.as_string().unwrap_or_default(), quorum)?;
     }
-    let loads = scripts.texts().map(|text| client.script_load::<Value, _>(text));
-    match try_join_all(loads).await {
-        Ok(_) => Ok(()),
-        Err(error) => Err(failure::not_sent(failure::classify(&error))),
-    }
+    let loads = scripts.texts().map(|text| line.call(&["SCRIPT", "LOAD", &text]));
+    try_join_all(loads.collect::<Vec<_>>()).await.map(drop)
 }
 
 /// A connection in the form that the pipeline uses.
 #[derive(Clone)]
 pub(super) struct Wire {
-    client: Client,
+    pub(super) line: Line,
     /// The scripts of the calls on this connection.
-    scripts: Arc<ScriptSet>,
-    runtime: Handle,
-}
-
-impl Wire {
-    /// A connection that belongs to the current runtime.
-    pub(super) fn new(client: &Client, scripts: &Arc<ScriptSet>) -> Wire {
-        Wire {
-            client: client.clone(),
-            scripts: Arc::clone(scripts),
-            runtime: Handle::current(),
-        }
-    }
+    pub(super) scripts: Arc<ScriptSet>,
 }
 
 impl pipeline::Wire for Wire {
     type Command = RedisCommand;
     type Reply = Value;
 
-    fn send(&self, command: RedisCommand) -> Pin<Box<dyn Future<Output = Result<Value, WireError>> + Send>> {
-        let (client, scripts) = (self.client.clone(), Arc::clone(&self.scripts));
+    /// The clock is that of all servers.
+    fn send(&self, command: RedisCommand, _: Clock) -> Pin<Box<dyn Future<Output = Told<Value>> + Send>> {
+        let answering = command.send(&self.line, &self.scripts);
         Box::pin(async move {
-            let reply = command.run(&client, &scripts).await;
-            reply.map_err(|error| WireError {
-                kind: match failure::code(&error) {
-                    Some("NOSCRIPT") => WireErrorKind::NoScript,
-                    Some("READONLY") => WireErrorKind::ReadOnly,
-                    _ if *error.kind() == ErrorKind::Timeout => WireErrorKind::Timeout,
-                    _ => WireErrorKind::Other,
+            let Answered { said, at } = answering.await;
+            let told = said.map_err(|unanswered| WireError {
+                kind: match &unanswered {
+                    Unanswered::Error(said) => match failure::code_of(said) {
+                        Some("NOSCRIPT") => WireErrorKind::NoScript,
+                        Some("READONLY") => WireErrorKind::ReadOnly,
+                        _ => WireErrorKind::Other,
+                    },
+                    Unanswered::Late => WireErrorKind::Timeout,
+                    Unanswered::Lost(_) => WireErrorKind::Other,
                 },
-                failure: failure::classify(&error),
-            })
+                failure: unanswered.into(),
+            });
+            (told, at)
         })
     }
 
     fn enter(&self) -> Option<EnterGuard<'_>> {
-        Some(self.runtime.enter())
+        None
     }
 
     fn load(&self) -> Pin<Box<dyn Future<Output = Result<(), Failure>> + Send>> {
-        let (client, scripts) = (self.client.clone(), Arc::clone(&self.scripts));
-        Box::pin(async move { load(&client, &scripts).await })
+        let wire = self.clone();
+        Box::pin(async move { load(&wire.line, &wire.scripts).await.map_err(failure::not_sent) })
     }
 
     fn ping(nonce: &str) -> RedisCommand {
-        RedisCommand::plain(Priority::Keep, "PING", vec![Value::from(nonce)])
+        RedisCommand::plain(Priority::Keep, vec!["PING".into(), nonce.to_owned().into()])
     }
 
     fn echoes(reply: &Value, nonce: &str) -> bool {
-        echoes(reply, nonce)
+        reply.as_str().as_deref() == Some(nonce)
     }
 }
 

@@ -1,87 +1,193 @@
-//! One connection to a server.
+//! One connection to a server: its calls, in the order in which they are sent, their replies, and messages.
 //!
-//! A fred client serves one connection here, and is then dropped. Its own reconnecting is not used, for three
-//! reasons: it would send queued calls again; a client cannot be reached while a write is stuck on a dead
-//! connection; and dropping the client answers everything in flight at once. The reconnect policy only keeps
-//! fred's task from ending by itself, because calls in its queue would then hang. The delay of the policy is
-//! longer than anybody waits.
+//! One task owns the socket. What is sent while it runs is written together. Each reply is read as it comes,
+//! whether or not its caller runs. When the connection ends, all calls in flight learn that at once.
+//!
+//! A subscription has no reply if it succeeds, but a message that confirms it, in the order of the replies.
+//! An error is a reply. A server of a cluster also ends subscriptions by itself, and then the error and the
+//! message may both come when the client does it too. So a bare `HELLO` follows, which any user may send at
+//! any time, and whose reply tells that there is no other one.
 
+#[cfg(test)]
+pub(super) mod tests;
+
+use std::collections::VecDeque;
 use std::convert::Infallible;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::future::poll_fn;
+use std::mem;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
-use fred::clients::Client;
-use fred::interfaces::{ClientLike, EventInterface, PubsubInterface};
-use fred::types::config::Server;
-use fred::types::{ClusterHash, ConnectHandle, CustomCommand, InfoKind, Message, Value};
-use futures_util::future::join_all;
-use futures_util::stream::FuturesOrdered;
-use futures_util::{FutureExt, StreamExt};
-use tokio::sync::broadcast;
+use fred::types::Value;
+use futures_util::task::AtomicWaker;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, Sleep, sleep};
 
 use super::credentials::Renewal;
 use super::failure;
 use super::primary::Successor;
-use super::server_info::eviction_policy;
+use super::resp::{Frame, Frames, Malformed};
 use crate::protocol::interface::Failure;
-use crate::protocol::label::Label;
+use crate::sync::locked;
+use crate::time::clock::{Clock, LocalTime};
 use crate::types::error::ServerError;
 
-/// The fewest and the most unread messages between fred and the task that forwards them. Each place takes
-/// some 200 bytes.
-const FEWEST_UNREAD: usize = 256;
-const MOST_UNREAD: usize = 8192;
+/// The memory for calls that are not written yet is kept up to this size.
+const KEPT: usize = 64 << 10;
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Purpose {
-    Commands,
-    Messages,
-    Replication,
-}
+/// What carries the bytes: a socket, or TLS over one.
+pub(super) trait Stream: AsyncRead + AsyncWrite + Send {}
 
-impl Purpose {
-    /// The kind of connection, for people.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Purpose::Commands => "command",
-            Purpose::Messages => "subscriber",
-            Purpose::Replication => "replication",
-        }
-    }
-}
+impl<S: AsyncRead + AsyncWrite + Send> Stream for S {}
 
-/// An open connection. Dropping it closes the socket, and fails everything in flight at once.
+/// An open connection. Dropping it closes the socket.
 pub(super) struct Connection {
-    client: Client,
-    errors: broadcast::Receiver<(fred::error::Error, Option<Server>)>,
-    router: ConnectHandle,
+    line: Line,
     since: Instant,
-    /// How many messages may be unread.
-    room: usize,
+    task: JoinHandle<Failure>,
     successor: Option<Successor>,
     /// What renews the credentials, if a provider has them.
     renewal: Option<Renewal>,
     /// Why the connection is over, once that is known.
-    over: Option<ServerError>,
+    over: Option<Failure>,
+}
+
+/// Sends calls over a connection.
+#[derive(Clone)]
+pub(super) struct Line(Arc<Shared>);
+
+struct Shared {
+    state: Mutex<State>,
+    /// Wakes the task when there is something to write.
+    writer: AtomicWaker,
+    /// How long a call waits for its reply.
+    patience: Duration,
+}
+
+#[derive(Default)]
+struct State {
+    unwritten: Vec<u8>,
+    /// The calls that have no reply yet, the oldest one first.
+    in_flight: VecDeque<InFlight>,
+    /// How many of them were told that there is no reply in time.
+    late: usize,
+    is_over: bool,
+}
+
+struct InFlight {
+    sent: LocalTime,
+    awaits: Awaits,
+}
+
+/// What a command is answered with, and for whom.
+enum Awaits {
+    /// A reply that nobody waits for.
+    Nothing,
+    Reply(oneshot::Sender<Answered>),
+    /// The confirmation of the subscription of this number to this channel, or an error.
+    Subscription(Arc<str>, u64),
+    /// The reply to a `HELLO` behind the end of a subscription, which may be answered with an error.
+    EndOfSubscription,
+}
+
+/// Receives the messages of a connection, and what becomes of its subscriptions.
+pub(super) trait Messages: Send + Sync {
+    fn message(&self, channel: &str, text: &str);
+
+    /// The subscription of this number is confirmed.
+    fn subscribed(&self, channel: &str, number: u64);
+
+    /// The server answered the subscription of this number with these words of an error.
+    fn not_subscribed(&self, channel: &Arc<str>, number: u64, said: &str);
+
+    /// A subscription has ended. It may be the server that has ended it.
+    fn unsubscribed(&self, channel: &str);
+
+    /// The server answered the end of a subscription with these words of an error.
+    fn not_unsubscribed(&self, said: &str);
+}
+
+/// For a connection without subscriptions.
+impl Messages for () {
+    fn message(&self, _: &str, _: &str) {}
+
+    fn subscribed(&self, _: &str, _: u64) {}
+
+    fn not_subscribed(&self, _: &Arc<str>, _: u64, _: &str) {}
+
+    fn unsubscribed(&self, _: &str) {}
+
+    fn not_unsubscribed(&self, _: &str) {}
+}
+
+/// What came of a call, and when that was read.
+#[derive(Debug)]
+pub(super) struct Answered {
+    pub(super) said: Result<Value, Unanswered>,
+    pub(super) at: LocalTime,
+}
+
+#[derive(Debug)]
+pub(super) enum Unanswered {
+    /// The words of the server's error.
+    Error(String),
+    Late,
+    /// Why the connection ended.
+    Lost(Failure),
+}
+
+impl Unanswered {
+    fn now(self) -> Answered {
+        Answered {
+            said: Err(self),
+            at: Clock::Boot.now(),
+        }
+    }
 }
 
 impl Connection {
-    /// The connection that this client makes. It is not open yet.
-    pub(super) fn of(client: Client) -> Connection {
+    /// Serves this stream on the current runtime. A call waits for its reply for so long.
+    pub(super) fn new(
+        stream: Pin<Box<dyn Stream>>,
+        patience: Duration,
+        messages: Arc<dyn Messages>,
+    ) -> Connection {
+        let shared = Arc::new(Shared {
+            state: Mutex::default(),
+            writer: AtomicWaker::new(),
+            patience,
+        });
+        let mut service = Service {
+            shared: Arc::clone(&shared),
+            stream,
+            frames: Frames::default(),
+            messages,
+            writing: Vec::new(),
+            written: 0,
+            is_flushed: true,
+            alarm: None,
+        };
+        let serve = async move {
+            let why = poll_fn(|context| service.poll(context)).await;
+            service.shared.end(&why);
+            why
+        };
         Connection {
-            errors: client.error_rx(),
-            router: client.connect(),
+            line: Line(shared),
             since: Instant::now(),
-            room: 0,
-            client,
+            task: tokio::spawn(serve),
             successor: None,
             renewal: None,
             over: None,
         }
     }
 
-    pub(super) fn client(&self) -> &Client {
-        &self.client
+    pub(super) fn line(&self) -> &Line {
+        &self.line
     }
 
     /// Treats the connection as lost when another server replaces this one.
@@ -97,47 +203,13 @@ impl Connection {
 
     /// Renews the credentials of this connection, for as long as it is polled.
     pub(super) fn keep_authenticated(&self) -> impl Future<Output = Infallible> + Send + use<> {
-        let (renewal, client) = (self.renewal.clone(), self.client.clone());
+        let (renewal, line) = (self.renewal.clone(), self.line.clone());
         async move {
             match renewal {
-                Some(renewal) => renewal.keep_up(client).await,
+                Some(renewal) => renewal.keep_up(line).await,
                 None => std::future::pending().await,
             }
         }
-    }
-
-    /// Waits until a connection with newer credentials should replace this one.
-    pub(super) fn outlived(&self) -> impl Future<Output = ()> + Send + use<> {
-        let renewal = self.renewal.clone();
-        async move {
-            match renewal {
-                Some(renewal) => renewal.is_due().await,
-                None => std::future::pending().await,
-            }
-        }
-    }
-
-    /// The messages of a connection that gets few of them.
-    pub(super) fn messages(&self) -> broadcast::Receiver<Message> {
-        self.client.message_rx()
-    }
-
-    /// Makes room for the messages of this many channels, if there is too little. From then on, messages come
-    /// to the receiver that is returned. An earlier one ends after the messages from before.
-    ///
-    /// Each channel has room for two: a grant, and another one after that ran out unread. So a client that
-    /// reads nothing for a while loses none, and a client with few locks does not pay for many.
-    pub(super) fn make_room(&mut self, channels: usize) -> Option<broadcast::Receiver<Message>> {
-        let room = (2 * channels)
-            .next_power_of_two()
-            .clamp(FEWEST_UNREAD, MOST_UNREAD);
-        if room <= self.room {
-            return None;
-        }
-        self.room = room;
-        let (sender, receiver) = broadcast::channel(room);
-        self.client.inner().notifications.pubsub.store(Arc::new(sender));
-        Some(receiver)
     }
 
     pub(super) fn age(&self) -> Duration {
@@ -145,7 +217,7 @@ impl Connection {
     }
 
     /// Waits until the connection is over, and returns the reason. May be cancelled, and called again.
-    pub(super) async fn lost(&mut self) -> ServerError {
+    pub(super) async fn lost(&mut self) -> Failure {
         if let Some(why) = &self.over {
             return why.clone();
         }
@@ -156,182 +228,363 @@ impl Connection {
             }
         };
         let why = tokio::select! {
-            error = self.errors.recv() => match error {
-                Ok((error, _)) => failure::message(&error),
-                Err(_) => ServerError::new("the connection is over"),
-            },
-            _ = &mut self.router => ServerError::new("the connection is over"),
-            server = replaced => ServerError::new(format!("the primary is {server} now")),
+            why = &mut self.task => why.unwrap_or_else(|_| over()),
+            server = replaced => broken(format!("the primary is {server} now")),
         };
         self.over.insert(why).clone()
     }
-
-    /// Tells the server, for its `CLIENT LIST`, who uses this connection: the label as the connection's name,
-    /// and this library with its version. A server that refuses either of them loses nothing else. Fails if
-    /// the connection is lost meanwhile.
-    pub(super) async fn introduce(&mut self, label: &Label) -> Result<(), Failure> {
-        let mut commands = vec![vec!["SETNAME", label.as_str()]];
-        let version = self.client.server_version();
-        // An older server would write the unknown command to the log of its ACL.
-        if version.is_some_and(|version| (version.major, version.minor) >= (7, 2)) {
-            commands.push(vec!["SETINFO", "LIB-NAME", env!("CARGO_PKG_NAME")]);
-            commands.push(vec!["SETINFO", "LIB-VER", env!("CARGO_PKG_VERSION")]);
-        }
-        let client = self.client.clone();
-        let sent = commands.into_iter().map(|words| {
-            let name = CustomCommand::new_static("CLIENT", ClusterHash::Random, false);
-            let words: Vec<_> = words.into_iter().map(Value::from).collect();
-            client.custom::<Value, _>(name, words)
-        });
-        let sent = join_all(sent).map(|_| Ok(()));
-        self.unless_lost(sent).await
-    }
-
-    /// Warns if the server may evict keys. Then it may evict locks, because eviction policies look for keys
-    /// with a TTL, and each lock has one.
-    pub(super) async fn warn_of_eviction(&mut self) {
-        let client = self.client.clone();
-        let info = client.info::<String>(Some(InfoKind::Memory));
-        let info = info.map(|info| info.map_err(|error| failure::classify(&error)));
-        // Without the permission for INFO, no warning is possible.
-        let Ok(info) = self.unless_lost(info).await else {
-            return;
-        };
-        if let Some(policy) = eviction_policy(&info).filter(|policy| *policy != "noeviction") {
-            tracing::warn!(
-                policy,
-                "the server may evict locks when its memory is full: set maxmemory-policy to noeviction"
-            );
-        }
-    }
-
-    /// Runs `attempt`, unless the connection is lost first. A command that is sent after the loss gets no
-    /// answer before its time-out.
-    pub(super) async fn unless_lost<T>(
-        &mut self,
-        attempt: impl Future<Output = Result<T, Failure>>,
-    ) -> Result<T, Failure> {
-        tokio::select! {
-            biased;
-            done = attempt => done,
-            error = self.lost() => Err(Failure::Unknown(error)),
-        }
-    }
-
-    /// Sends `PING <nonce>` and checks the echo. The reply shows that all earlier commands were processed.
-    pub(super) fn ping(&self, nonce: u64) -> impl Future<Output = Result<(), Failure>> + Send + use<> {
-        let client = self.client.clone();
-        async move {
-            let nonce = nonce.to_string();
-            match client.ping::<Value>(Some(nonce.clone())).await {
-                Ok(reply) if echoes(&reply, &nonce) => Ok(()),
-                Ok(reply) => Err(desynchronised(&reply, &nonce)),
-                Err(error) => Err(failure::classify(&error)),
-            }
-        }
-    }
-
-    /// Begins or ends subscriptions, and waits until the server has done it. If the server refuses
-    /// ([`Failure::Refused`]) or has not executed a command, the connection can still be used.
-    ///
-    /// Success has no reply of its own, because fred consumes the server's replies to these commands. But
-    /// fred passes an error to the command, if the command was sent as one with a reply. So a PING follows
-    /// the commands. Its echo comes after the errors, and the commands get these replies in the order in
-    /// which they were sent. Those that are left over, of which the PING is the last, wait for one more reply
-    /// each. They get the errors of commands without channels, for which fred itself expects no reply.
-    pub(super) async fn change(
-        &mut self,
-        what: Subscribing,
-        channels: &[Arc<str>],
-        nonce: u64,
-    ) -> Result<(), Failure> {
-        let client = self.client.clone();
-        self.unless_lost(change(&client, what, channels, nonce)).await
-    }
-
-    /// Asks for any reply. Sentinels before 7.0 refuse a PING with a nonce.
-    pub(super) async fn answers(&self) -> Result<(), Failure> {
-        let pong = self.client.ping::<Value>(None).await;
-        pong.map(drop).map_err(|error| failure::classify(&error))
-    }
-}
-
-async fn change(
-    client: &Client,
-    what: Subscribing,
-    channels: &[Arc<str>],
-    nonce: u64,
-) -> Result<(), Failure> {
-    let (name, at_once) = match what {
-        Subscribing::Begins => ("SUBSCRIBE", channels.len()),
-        Subscribing::Ends => ("UNSUBSCRIBE", channels.len()),
-        // The channels belong to different slots.
-        Subscribing::EndsInShard => ("SUNSUBSCRIBE", 1),
-    };
-    let commands = channels.chunks(at_once).map(|channels| {
-        let command = CustomCommand::new_static(name, ClusterHash::Random, false);
-        let channels: Vec<_> = channels.iter().map(ToString::to_string).collect();
-        client.custom::<Value, _>(command, channels).boxed()
-    });
-    let nonce = nonce.to_string();
-    let ping = client.ping::<Value>(Some(nonce.clone())).boxed();
-    // All are sent in this order at the first poll.
-    let mut replies: FuturesOrdered<_> = commands.chain([ping]).collect();
-    let mut outcome = Ok(());
-    while let Some(reply) = replies.next().await {
-        match reply {
-            Ok(reply) if echoes(&reply, &nonce) => {
-                for _ in 0..replies.len() {
-                    let _ = client.subscribe(Vec::<String>::new()).await;
-                }
-                while replies.next().await.is_some() {}
-                return outcome;
-            }
-            Ok(reply) => return Err(desynchronised(&reply, &nonce)),
-            Err(error) => match failure::classify(&error) {
-                lost @ Failure::Unknown(_) => return Err(lost),
-                failure => outcome = Err(failure),
-            },
-        }
-    }
-    outcome
 }
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        self.router.abort();
+        self.task.abort();
+        self.line.0.end(&over());
     }
 }
 
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Subscribing {
-    Begins,
-    Ends,
-    EndsInShard,
+fn over() -> Failure {
+    broken("the connection is over")
 }
 
-fn desynchronised(reply: &Value, nonce: &str) -> Failure {
-    Failure::Unknown(ServerError::new(format!(
-        "out of step: {reply:?} as the reply to PING {nonce}"
-    )))
+fn unreadable(Malformed(why): Malformed) -> Failure {
+    broken(format!("a reply cannot be read: {why}"))
 }
 
-/// A field of a reply, which is a map, or with RESP2 an array of alternating names and values.
-pub(super) fn named_in(reply: &Value, name: &str) -> Option<String> {
-    match reply {
-        Value::Map(fields) => fields.get(&name.into())?.as_string(),
-        Value::Array(parts) => {
-            let mut pairs = parts.chunks_exact(2);
-            pairs.find(|pair| pair[0].as_str().as_deref() == Some(name))?[1].as_string()
+fn broken(why: impl Into<Arc<str>>) -> Failure {
+    Failure::Unknown(ServerError::new(why))
+}
+
+impl Line {
+    /// Sends the command that `write` appends. Before it, `write` may append others, `ignored` in number,
+    /// whose replies are dropped.
+    pub(super) fn send(&self, ignored: usize, write: impl FnOnce(&mut Vec<u8>)) -> Answering {
+        let (answer, told) = oneshot::channel();
+        let ignored = (0..ignored).map(|_| Awaits::Nothing);
+        self.append(ignored.chain([Awaits::Reply(answer)]), write);
+        Answering(told)
+    }
+
+    /// Sends what `write` appends: commands that are answered like this.
+    fn append(&self, awaits: impl IntoIterator<Item = Awaits>, write: impl FnOnce(&mut Vec<u8>)) {
+        let sent = Clock::Boot.now();
+        let mut state = locked(&self.0.state);
+        if state.is_over {
+            return;
         }
-        _ => None,
+        let is_first = state.unwritten.is_empty();
+        write(&mut state.unwritten);
+        let awaits = awaits.into_iter().map(|awaits| InFlight { sent, awaits });
+        state.in_flight.extend(awaits);
+        drop(state);
+        if is_first {
+            self.0.writer.wake();
+        }
+    }
+
+    /// Subscribes to a channel by this command. The connection's [`Messages`] hear of the outcome, and of the
+    /// number that the caller has given to the subscription.
+    pub(super) fn subscribe(&self, command: &str, channel: &Arc<str>, number: u64) {
+        let command = [command, channel].map(str::as_bytes);
+        self.append([Awaits::Subscription(Arc::clone(channel), number)], |out| {
+            words(out, 2, command.into_iter());
+        });
+    }
+
+    /// Ends the subscription to a channel by this command.
+    pub(super) fn unsubscribe(&self, command: &str, channel: &str) {
+        let command = [command, channel].map(str::as_bytes);
+        self.append([Awaits::EndOfSubscription], |out| {
+            words(out, 2, command.into_iter());
+            words(out, 1, [&b"HELLO"[..]].into_iter());
+        });
+    }
+
+    /// Sends a command of these words.
+    pub(super) fn ask(&self, command: &[&str]) -> Answering {
+        self.send(0, |out| {
+            words(out, command.len(), command.iter().map(|word| word.as_bytes()))
+        })
+    }
+
+    /// Sends a command of these words, and waits for its reply.
+    pub(super) fn call(
+        &self,
+        command: &[&str],
+    ) -> impl Future<Output = Result<Value, Failure>> + Send + use<> {
+        let answering = self.ask(command);
+        async move {
+            let said = answering.await.said;
+            said.map_err(Failure::from)
+        }
     }
 }
 
-/// A connection with subscriptions answers `["pong", nonce]`. Other connections answer `nonce`.
-pub(super) fn echoes(reply: &Value, nonce: &str) -> bool {
-    match reply {
-        Value::Array(parts) => parts.last().is_some_and(|last| echoes(last, nonce)),
-        reply => reply.as_str().is_some_and(|text| text == nonce),
+impl State {
+    /// Takes out the oldest call in flight.
+    fn answered(&mut self) -> Option<Awaits> {
+        self.late = self.late.saturating_sub(1);
+        Some(self.in_flight.pop_front()?.awaits)
+    }
+}
+
+impl Shared {
+    /// Tells all calls in flight why they have no reply.
+    fn end(&self, why: &Failure) {
+        let mut state = locked(&self.state);
+        state.is_over = true;
+        let unanswered = mem::take(&mut state.in_flight);
+        drop(state);
+        for call in unanswered {
+            if let Awaits::Reply(answer) = call.awaits {
+                // The caller may be gone.
+                let _ = answer.send(Unanswered::Lost(why.clone()).now());
+            }
+        }
+    }
+
+    /// Passes a reply, or the words of an error, to the call in flight that it answers.
+    fn answer(
+        &self,
+        said: Result<Value, String>,
+        at: LocalTime,
+        messages: &dyn Messages,
+    ) -> Result<(), Failure> {
+        let mut state = locked(&self.state);
+        let awaits = match (state.in_flight.front().map(|call| &call.awaits), &said) {
+            // One more reply follows.
+            (Some(Awaits::EndOfSubscription), Err(said)) => {
+                drop(state);
+                messages.not_unsubscribed(said);
+                return Ok(());
+            }
+            (None, _) | (Some(Awaits::Subscription(..)), Ok(_)) => {
+                return Err(broken(format!("out of step: {said:?} is the reply to no call")));
+            }
+            (Some(_), _) => state.answered(),
+        };
+        drop(state);
+        match (awaits, said) {
+            (Some(Awaits::Reply(answer)), said) => {
+                let said = said.map_err(Unanswered::Error);
+                // The caller may be gone.
+                let _ = answer.send(Answered { said, at });
+            }
+            (Some(Awaits::Subscription(channel, number)), Err(said)) => {
+                messages.not_subscribed(&channel, number, &said);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Takes in a message of these words.
+    fn push(&self, words: &[&[u8]], messages: &dyn Messages) -> Result<(), Failure> {
+        let [kind, channel, rest @ ..] = words else {
+            return Ok(());
+        };
+        // All channels of this client are UTF-8, and so is what it publishes.
+        let Ok(channel) = std::str::from_utf8(channel) else {
+            return Ok(());
+        };
+        match (*kind, rest) {
+            (b"message" | b"smessage", [text]) => messages.message(channel, &String::from_utf8_lossy(text)),
+            (b"subscribe" | b"ssubscribe", _) => {
+                let mut state = locked(&self.state);
+                let number = match state.in_flight.front().map(|call| &call.awaits) {
+                    Some(Awaits::Subscription(asked, number)) if **asked == *channel => *number,
+                    _ => return Err(broken(format!("out of step: no subscription to {channel:?}"))),
+                };
+                drop(state.answered());
+                drop(state);
+                messages.subscribed(channel, number);
+            }
+            (b"unsubscribe" | b"sunsubscribe", _) => messages.unsubscribed(channel),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Tells those that have waited for too long. Returns how long the next one may still wait.
+    fn expire(&self, now: LocalTime) -> Option<Duration> {
+        let mut expired = Vec::new();
+        let mut state = locked(&self.state);
+        let left = loop {
+            let late = state.late;
+            let Some(next) = state.in_flight.get_mut(late) else {
+                break None;
+            };
+            let left = self.patience.saturating_sub(now.since(next.sent));
+            if !left.is_zero() {
+                break Some(left);
+            }
+            if matches!(next.awaits, Awaits::Reply(_)) {
+                expired.push(mem::replace(&mut next.awaits, Awaits::Nothing));
+            }
+            state.late += 1;
+        };
+        drop(state);
+        for awaits in expired {
+            if let Awaits::Reply(answer) = awaits {
+                // The caller may be gone.
+                let _ = answer.send(Unanswered::Late.now());
+            }
+        }
+        left
+    }
+}
+
+/// What this says of the call.
+impl From<Unanswered> for Failure {
+    fn from(unanswered: Unanswered) -> Failure {
+        match unanswered {
+            Unanswered::Error(said) => failure::of_reply(&said),
+            Unanswered::Late => broken("no reply in time"),
+            Unanswered::Lost(Failure::Refused(why)) => Failure::Unknown(why),
+            Unanswered::Lost(why) => why,
+        }
+    }
+}
+
+/// Waits for a reply.
+pub(super) struct Answering(oneshot::Receiver<Answered>);
+
+impl Future for Answering {
+    type Output = Answered;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Answered> {
+        let told = ready!(Pin::new(&mut self.0).poll(context));
+        Poll::Ready(told.unwrap_or_else(|_| Unanswered::Lost(over()).now()))
+    }
+}
+
+/// Appends a command of these words, of which there are so many.
+pub(super) fn words<'a>(out: &mut Vec<u8>, count: usize, words: impl Iterator<Item = &'a [u8]>) {
+    header(out, b'*', count);
+    for word in words {
+        header(out, b'$', word.len());
+        out.extend_from_slice(word);
+        out.extend_from_slice(b"\r\n");
+    }
+}
+
+fn header(out: &mut Vec<u8>, kind: u8, mut number: usize) {
+    let mut digits = [0; 20];
+    let mut first = digits.len();
+    loop {
+        first -= 1;
+        digits[first] = b"0123456789"[number % 10];
+        number /= 10;
+        if number == 0 {
+            break;
+        }
+    }
+    out.push(kind);
+    out.extend_from_slice(&digits[first..]);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Reads and writes, for as long as it is polled.
+struct Service {
+    shared: Arc<Shared>,
+    stream: Pin<Box<dyn Stream>>,
+    frames: Frames,
+    messages: Arc<dyn Messages>,
+    /// What is being written, and how much of it is written.
+    writing: Vec<u8>,
+    written: usize,
+    is_flushed: bool,
+    /// Set while calls are in flight. It may ring too early, but never too late.
+    alarm: Option<Pin<Box<Sleep>>>,
+}
+
+impl Service {
+    /// Does what can be done now. Ready once the connection is over.
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Failure> {
+        // This comes first, so that nothing that is sent from here on is overlooked.
+        self.shared.writer.register(context.waker());
+        // A process that stood still reads what has come before it looks at the time.
+        let done = self.read(context).and_then(|()| self.write(context));
+        match done {
+            Ok(()) => {
+                self.check_time(context);
+                Poll::Pending
+            }
+            Err(why) => Poll::Ready(why),
+        }
+    }
+
+    fn read(&mut self, context: &mut Context<'_>) -> Result<(), Failure> {
+        loop {
+            let mut space = ReadBuf::new(self.frames.space());
+            match self.stream.as_mut().poll_read(context, &mut space) {
+                Poll::Pending => return Ok(()),
+                Poll::Ready(read) => read.map_err(failure::of_io)?,
+            }
+            let length = space.filled().len();
+            if length == 0 {
+                return Err(broken("the server has closed the connection"));
+            }
+            self.frames.filled(length);
+            let at = Clock::Boot.now();
+            while let Some(frame) = self.frames.next().map_err(unreadable)? {
+                match frame {
+                    Frame::Reply(reply) => self.shared.answer(Ok(reply), at, &*self.messages)?,
+                    Frame::Error(said) => self.shared.answer(Err(said), at, &*self.messages)?,
+                    Frame::Push(words) => self.shared.push(&words, &*self.messages)?,
+                }
+            }
+        }
+    }
+
+    fn write(&mut self, context: &mut Context<'_>) -> Result<(), Failure> {
+        loop {
+            if self.written == self.writing.len() {
+                self.writing.clear();
+                self.writing.shrink_to(KEPT);
+                self.written = 0;
+                mem::swap(&mut self.writing, &mut locked(&self.shared.state).unwritten);
+            }
+            if self.writing.is_empty() {
+                break;
+            }
+            let unwritten = &self.writing[self.written..];
+            match self.stream.as_mut().poll_write(context, unwritten) {
+                Poll::Pending => return Ok(()),
+                Poll::Ready(Ok(0)) => return Err(over()),
+                Poll::Ready(written) => self.written += written.map_err(failure::of_io)?,
+            }
+            self.is_flushed = false;
+        }
+        if !self.is_flushed {
+            match self.stream.as_mut().poll_flush(context) {
+                Poll::Pending => {}
+                Poll::Ready(flushed) => {
+                    flushed.map_err(failure::of_io)?;
+                    self.is_flushed = true;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn check_time(&mut self, context: &mut Context<'_>) {
+        while self
+            .alarm
+            .as_mut()
+            .is_none_or(|alarm| alarm.as_mut().poll(context).is_ready())
+        {
+            self.alarm = None;
+            let Some(left) = self.shared.expire(Clock::Boot.now()) else {
+                return;
+            };
+            self.alarm = Some(Box::pin(sleep(left)));
+        }
+    }
+}
+
+impl Drop for Service {
+    /// Its runtime has ended.
+    fn drop(&mut self) {
+        self.shared.end(&over());
     }
 }

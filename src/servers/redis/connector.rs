@@ -6,7 +6,7 @@ use std::time::Duration;
 use fred::types::config::{Config, Server, ServerConfig};
 
 use super::address::{Address, Node, Target};
-use super::connection::Connection;
+use super::connection::{Connection, Messages};
 use super::credentials::Login;
 use super::dial::{dial, server_of};
 use super::failure;
@@ -48,7 +48,6 @@ impl Connector {
                 username: address.username,
                 password: address.password,
                 database: address.database,
-                version: address.protocol,
                 ..common.clone()
             },
             sentinels: None,
@@ -176,37 +175,33 @@ impl Connector {
         self.sentinels.as_ref()
     }
 
-    /// Opens a connection for calls, to a server that can serve them.
-    pub(super) async fn open_for_calls(&self) -> Result<Connection, Failure> {
-        // On the heap, as in `open`.
-        let mut connection = Box::pin(self.open()).await?;
+    /// Opens a connection to a server that can serve calls.
+    pub(super) async fn open(&self, messages: &Arc<dyn Messages>) -> Result<Connection, Failure> {
+        // On the heap, so that the futures of callers are not nested too deeply for the compiler.
+        let connection = Box::pin(self.open_unchecked(messages)).await?;
         if let Some(servers) = &self.distinct {
-            let checked = Box::pin(servers.check(&mut connection, &self.server)).await;
+            let checked = servers.check(connection.line(), &self.server).await;
             checked.map_err(|failure| failure::with_server(&self.server, failure))?;
         }
         Ok(connection)
     }
 
-    /// Opens a connection for messages, or for anything else that is no call.
-    pub(super) async fn open(&self) -> Result<Connection, Failure> {
-        // On the heap, so that the futures of callers are not nested too deeply for the compiler.
-        let mut connection = Box::pin(self.open_unnamed()).await?;
-        if let Some(label) = &self.label {
-            connection.introduce(label).await?;
-        }
-        Ok(connection)
+    /// Opens a connection without subscriptions.
+    pub(super) async fn open_for_calls(&self) -> Result<Connection, Failure> {
+        let nobody: Arc<dyn Messages> = Arc::new(());
+        self.open(&nobody).await
     }
 
-    async fn open_unnamed(&self) -> Result<Connection, Failure> {
+    async fn open_unchecked(&self, messages: &Arc<dyn Messages>) -> Result<Connection, Failure> {
         let Some(sentinels) = &self.sentinels else {
-            return self.dial(self.config.clone()).await;
+            return self.log_in(self.config.clone(), messages).await;
         };
         let primary = sentinels.primary().await?;
         let mut successor = sentinels.successor_of(primary.clone());
         // A primary that hangs is not waited for once it has a successor.
         let opened = tokio::select! {
             biased;
-            opened = self.dial(self.config_of(primary.server.clone())) => opened,
+            opened = self.log_in(self.config_of(primary.server.clone()), messages) => opened,
             server = successor.appears() => {
                 Err(Failure::NotExecuted(ServerError::new(format!("the primary is {server} now"))))
             }
@@ -220,12 +215,12 @@ impl Connector {
         }
     }
 
-    async fn dial(&self, config: Config) -> Result<Connection, Failure> {
+    async fn log_in(&self, config: Config, messages: &Arc<dyn Messages>) -> Result<Connection, Failure> {
         let Some(login) = &self.login else {
-            return self.dial_as_configured(config).await;
+            return self.dial_as_certified(config, messages).await;
         };
         let (config, renewal) = login.apply(&server_of(&config), config).await?;
-        match self.dial_as_configured(config).await {
+        match self.dial_as_certified(config, messages).await {
             Ok(connection) => Ok(connection.renewed_by(renewal)),
             Err(failure) => Err(failure::of_a_rotation(failure)),
         }
@@ -233,12 +228,29 @@ impl Connector {
 
     /// Dials the server. A cluster may name its servers by their addresses, while their certificates are for
     /// the host names that they announce. A name that is needed is known from a server that was trusted.
-    async fn dial_as_configured(&self, config: Config) -> Result<Connection, Failure> {
-        let dialled = self.dial_by(config.clone()).await;
+    async fn dial_as_certified(
+        &self,
+        config: Config,
+        messages: &Arc<dyn Messages>,
+    ) -> Result<Connection, Failure> {
+        let dialled = self.dial(config.clone(), messages).await;
         match (&dialled, self.by_host_name(config)) {
-            (Err(Failure::Refused(_)), Some(config)) => self.dial_by(config).await,
+            (Err(Failure::Refused(_)), Some(config)) => self.dial(config, messages).await,
             _ => dialled,
         }
+    }
+
+    async fn dial(&self, config: Config, messages: &Arc<dyn Messages>) -> Result<Connection, Failure> {
+        let label = self.label.as_ref();
+        dial(
+            &self.names,
+            config,
+            self.attempt_timeout,
+            self.expected,
+            label,
+            messages,
+        )
+        .await
     }
 
     /// The same configuration, for a certificate for the host name that the server has announced.
@@ -247,10 +259,6 @@ impl Connector {
             return None;
         };
         certified_as(self.names.announced(&server.host, server.port)?, config)
-    }
-
-    async fn dial_by(&self, config: Config) -> Result<Connection, Failure> {
-        dial(&self.names, config, self.attempt_timeout, self.expected).await
     }
 }
 

@@ -1,23 +1,18 @@
 //! Asks for credentials, and renews those of open connections before they expire.
 //!
-//! The provider is asked before each dial, and by each open connection. The task of a command connection
-//! sends `AUTH`. The task of a subscriber connection opens another connection instead
-//! (`subscriber::succession`). With a provider, a wrong password is no refusal, because the next answer may
-//! be right.
+//! The provider is asked before each dial, and by each open connection, which then sends `AUTH`. With a
+//! provider, a wrong password is no refusal, because the next answer may be right.
 
 use std::convert::Infallible;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fred::clients::Client;
-use fred::interfaces::ClientLike;
 use fred::types::config::Config;
-use fred::types::{ClusterHash, CustomCommand, Value};
 use futures_util::FutureExt;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::failure;
+use super::connection::Line;
 use crate::protocol::interface::Failure;
 use crate::time::backoff::{Backoff, jitter};
 use crate::types::credentials::{Credentials, CredentialsProvider};
@@ -98,7 +93,7 @@ pub(super) struct Renewal {
 
 impl Renewal {
     /// Waits until new credentials are due.
-    pub(super) async fn is_due(&self) {
+    async fn is_due(&self) {
         match self.due {
             Some(due) => sleep_until(due).await,
             None => std::future::pending().await,
@@ -106,13 +101,13 @@ impl Renewal {
     }
 
     /// Authenticates the connection of this client again and again, each time before its credentials expire.
-    pub(super) async fn keep_up(mut self, client: Client) -> Infallible {
+    pub(super) async fn keep_up(mut self, line: Line) -> Infallible {
         loop {
             self.is_due().await;
             let mut backoff = Backoff::new();
             let mut is_first = true;
             self.due = loop {
-                match self.authenticate(&client).await {
+                match self.authenticate(&line).await {
                     Ok(due) => break due,
                     Err(failure) if std::mem::take(&mut is_first) => {
                         tracing::warn!(
@@ -136,18 +131,16 @@ impl Renewal {
 
     /// The calls before this one run with the former credentials, and those behind it with the new ones. If
     /// the server refuses them, the former ones stay.
-    async fn authenticate(&self, client: &Client) -> Result<Option<Instant>, Failure> {
+    async fn authenticate(&self, line: &Line) -> Result<Option<Instant>, Failure> {
         let (credentials, due) = self.login.ask(&self.server).await?;
-        let command = CustomCommand::new_static("AUTH", ClusterHash::Random, false);
-        let words: Vec<String> = credentials
-            .user
+        let user = credentials.user.as_deref();
+        let words: Vec<&str> = ["AUTH"]
             .into_iter()
-            .chain([credentials.password])
+            .chain(user)
+            .chain([&*credentials.password])
             .collect();
-        match client.custom::<Value, _>(command, words).await {
-            Ok(_) => Ok(due),
-            Err(error) => Err(failure::classify(&error)),
-        }
+        line.call(&words).await?;
+        Ok(due)
     }
 }
 

@@ -7,13 +7,14 @@ mod state;
 use std::sync::Arc;
 use std::time::Instant;
 
-use fred::interfaces::ClientLike;
-use fred::types::{ClusterHash, CustomCommand, Value};
+use fred::error::{Error, ErrorKind};
+use fred::types::Value;
 use futures_util::future::join_all;
+use tokio::sync::mpsc;
 
-use self::rights::RightsReport;
+use self::rights::{Heard, RightsReport};
 use super::cluster::owners_by;
-use super::connection::Connection;
+use super::connection::{Connection, Messages, Unanswered};
 use super::connector::Connector;
 use super::failure;
 use super::options::Options;
@@ -98,7 +99,7 @@ impl Examination<'_> {
 
     async fn examine_cluster(&self, connector: &Connector, findings: &mut Vec<Finding>) {
         let asked = connector.seeds().iter().map(async |seed| {
-            let connection = connector.at(seed).open().await?;
+            let connection = connector.at(seed).open_for_calls().await?;
             owners_by(connector, &connection, seed).await
         });
         let answers = join_all(asked).await;
@@ -142,7 +143,7 @@ impl Examination<'_> {
             Ok(connection) => connection,
             Err(failure) => return found.failed(Subject::Connection, failure),
         };
-        if let Err(error) = connection.client().ping::<Value>(None).await {
+        if let Err(error) = ask(&connection, &["PING".to_owned()]).await {
             // Without the right to PING, the user is known at least.
             if failure::code(&error) != Some("NOPERM") {
                 return found.failed(Subject::Connection, failure::classify(&error));
@@ -162,9 +163,11 @@ impl Examination<'_> {
         self.try_commands(&connection, connector, setting, info.as_deref(), &mut tried)
             .await;
         drop(connection);
-        match connector.open().await {
+        let (heard, answers) = mpsc::unbounded_channel();
+        let heard: Arc<dyn Messages> = Arc::new(Heard(heard));
+        match connector.open(&heard).await {
             Ok(connection) => {
-                self.try_channels(connection, setting, info.as_deref(), &mut tried)
+                self.try_channels(&connection, answers, setting, info.as_deref(), &mut tried)
                     .await
             }
             Err(failure) => found.failed(Subject::Connection, failure),
@@ -228,8 +231,11 @@ fn is_from(info: Option<&str>, major: u32, minor: u32) -> bool {
 }
 
 /// Asks by one command, and takes any reply.
-async fn ask(connection: &Connection, line: &[String]) -> Result<Value, fred::error::Error> {
-    let name = CustomCommand::new(line[0].as_str(), ClusterHash::Random, false);
-    let args: Vec<Value> = line[1..].iter().map(|word| Value::from(word.as_str())).collect();
-    connection.client().custom(name, args).await
+async fn ask(connection: &Connection, line: &[String]) -> Result<Value, Error> {
+    let words: Vec<&str> = line.iter().map(String::as_str).collect();
+    connection.line().ask(&words).await.said.map_err(|why| match why {
+        Unanswered::Error(said) => Error::new(ErrorKind::Unknown, said),
+        Unanswered::Late => Error::new(ErrorKind::Timeout, ""),
+        Unanswered::Lost(_) => Error::new(ErrorKind::Canceled, ""),
+    })
 }

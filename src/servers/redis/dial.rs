@@ -6,6 +6,7 @@ mod tests;
 use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
 use std::pin::pin;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -19,12 +20,15 @@ use fred::types::config::{
 use futures_util::FutureExt;
 use futures_util::stream::{self, FuturesUnordered, Stream, StreamExt};
 
-use super::connection::Connection;
+use super::connection::{Connection, Messages};
 use super::failure;
+use super::fred_connection::FredConnection;
+use super::greeting::greet;
 use super::names::Names;
 use super::role::Expected;
+use super::socket::{self, unanswered};
 use crate::protocol::interface::Failure;
-use crate::types::error::ServerError;
+use crate::protocol::label::Label;
 
 /// The length of each of fred's own queues for events. There are nine, and each holds its memory from the
 /// start.
@@ -35,21 +39,57 @@ const STAGGER: Duration = Duration::from_millis(250);
 
 /// Connects to a server that is what it has to be, for calls that wait for their replies for
 /// `attempt_timeout`. An error names the server and the reason.
-///
-/// Connecting may take two and a half times as long, since up to five calls are made for it, one after the
-/// other. fred authenticates, selects the database, and asks for the id of the connection and for the version
-/// of the server, and then the server says what it is. So a server that is busy is connected if it answers
-/// each of them in half of its time.
 pub(super) async fn dial(
     names: &Names,
     config: Config,
     attempt_timeout: Duration,
     expected: Expected,
+    label: Option<&Label>,
+    messages: &Arc<dyn Messages>,
 ) -> Result<Connection, Failure> {
-    let (server, database, within) = (server_of(&config), config.database, 5 * attempt_timeout / 2);
+    let open = |config, address| open(config, address, attempt_timeout, expected, label, messages);
+    dial_by(names, config, 5 * attempt_timeout / 2, open).await
+}
+
+async fn open(
+    config: Config,
+    address: Option<SocketAddr>,
+    attempt_timeout: Duration,
+    expected: Expected,
+    label: Option<&Label>,
+    messages: &Arc<dyn Messages>,
+) -> Result<Connection, Failure> {
+    let stream = socket::open(&config, address, attempt_timeout).await?;
+    let connection = Connection::new(stream, attempt_timeout, Arc::clone(messages));
+    let said = greet(connection.line(), &config, label).await?;
+    expected.judge(&said)?;
+    Ok(connection)
+}
+
+/// The same by fred, for what is said once in a while. fred authenticates, selects the database, and asks for
+/// the id of the connection and for the version of the server. So a sentinel that is busy is connected if it
+/// answers each of these calls in half of its time.
+pub(super) async fn dial_by_fred(
+    names: &Names,
+    config: Config,
+    attempt_timeout: Duration,
+) -> Result<FredConnection, Failure> {
+    let within = 5 * attempt_timeout / 2;
+    let open = |config, _| open_by_fred(config, attempt_timeout, within);
+    dial_by(names, config, within, open).await
+}
+
+/// Opens a connection to one of the addresses of the server. Fails if that takes longer than `within`.
+async fn dial_by<T, F: Future<Output = Result<T, Failure>>>(
+    names: &Names,
+    config: Config,
+    within: Duration,
+    open: impl Fn(Config, Option<SocketAddr>) -> F,
+) -> Result<T, Failure> {
+    let (server, database) = (server_of(&config), config.database);
     let dialled = async {
         let ServerConfig::Centralized { server } = &config.server else {
-            return open(config, attempt_timeout, within, expected).await;
+            return open(config, None).await;
         };
         let addresses = names.addresses_of(&server.host, server.port).await?;
         let attempt = |address| {
@@ -60,7 +100,7 @@ pub(super) async fn dial(
                 server,
                 ..config.clone()
             };
-            open(config, attempt_timeout, within, expected)
+            open(config, Some(address))
         };
         first_to_answer(names, addresses, within, attempt).await
     };
@@ -125,12 +165,11 @@ pub(super) fn staggered<F: Future>(
     })
 }
 
-async fn open(
+async fn open_by_fred(
     config: Config,
     attempt_timeout: Duration,
     within: Duration,
-    expected: Expected,
-) -> Result<Connection, Failure> {
+) -> Result<FredConnection, Failure> {
     let client = client(config, attempt_timeout, within);
     let connected = client.clone();
     let mut connected = pin!(connected.wait_for_connect());
@@ -141,18 +180,13 @@ async fn open(
         Poll::Ready(())
     })
     .await;
-    let mut connection = Connection::of(client);
+    let mut connection = FredConnection::of(client);
     let opened = connected.map(|connected| match connected {
         Err(error) if *error.kind() != ErrorKind::Timeout => Err(failure::classify_connecting(&error)),
         connected => connected.map_err(|_| unanswered()),
     });
     connection.unless_lost(opened).await?;
-    expected.check(&mut connection).await?;
     Ok(connection)
-}
-
-fn unanswered() -> Failure {
-    Failure::Unknown(ServerError::new("no answer to the connection attempt"))
 }
 
 /// The server at this address, whose certificate is for its name. If fred knew the name, it would try all

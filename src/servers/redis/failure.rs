@@ -1,6 +1,7 @@
 //! Classifies errors: what an error means for the call that it answers.
 
 use std::fmt::Display;
+use std::io;
 
 use fred::error::{Error, ErrorKind};
 
@@ -8,7 +9,7 @@ use crate::protocol::interface::Failure;
 use crate::types::error::ServerError;
 
 /// Error codes of calls that were not executed and may succeed later.
-const NOT_EXECUTED: [&str; 12] = [
+const NOT_EXECUTED: [&str; 13] = [
     "NOSCRIPT",
     "BUSY",
     "LOADING",
@@ -17,6 +18,7 @@ const NOT_EXECUTED: [&str; 12] = [
     "TRYAGAIN",
     "MOVED",
     "ASK",
+    "CLUSTERDOWN",
     "OOM",
     "MISCONF",
     "NOREPLICAS",
@@ -24,16 +26,28 @@ const NOT_EXECUTED: [&str; 12] = [
     "UNBLOCKED",
 ];
 
-/// Classifies an error. If the error is not a reply of the server, the call may have been executed.
+/// Classifies an error of fred. If the error is not a reply of the server, the call may have been executed.
 pub(super) fn classify(error: &Error) -> Failure {
     match code(error) {
         None => Failure::Unknown(message(error)),
-        // fred ends the connection, and gives this one reply to every call in flight.
-        Some("CLUSTERDOWN") => Failure::Unknown(message(error)),
-        Some(code) if NOT_EXECUTED.contains(&code) => Failure::NotExecuted(message(error)),
-        Some("ERR") if is_transient(error.details()) => Failure::NotExecuted(message(error)),
-        Some(_) => Failure::Refused(message(error)),
+        Some(_) => of_reply(error.details()),
     }
+}
+
+/// Classifies an error by the words of the server that replied with it.
+pub(super) fn of_reply(said: &str) -> Failure {
+    let error = ServerError::new(said);
+    match code_of(said) {
+        None => Failure::Unknown(error),
+        Some(code) if NOT_EXECUTED.contains(&code) => Failure::NotExecuted(error),
+        Some("ERR") if is_transient(said) => Failure::NotExecuted(error),
+        Some(_) => Failure::Refused(error),
+    }
+}
+
+/// Classifies the end of a connection.
+pub(super) fn of_io(error: io::Error) -> Failure {
+    classify_connecting(&error.into())
 }
 
 /// Recognises transient errors without a code of their own. The server is full. Or a script reads an
@@ -137,9 +151,15 @@ fn is_broken_off(details: &str) -> bool {
     .any(|words| details.contains(words))
 }
 
-/// Whether a server of a cluster refused to serve a slot. It was not necessarily that of this call.
+/// Whether a server of a cluster refused to serve a slot.
 pub(super) fn is_of_a_slot_unserved(failure: &Failure) -> bool {
-    matches!(failure, Failure::Unknown(error) if error.to_string().starts_with("CLUSTERDOWN "))
+    matches!(failure, Failure::NotExecuted(error) if error.to_string().starts_with("CLUSTERDOWN "))
+}
+
+/// Whether a server of a cluster names another server for the slot.
+pub(super) fn is_redirection(failure: &Failure) -> bool {
+    let is_one = |said: &str| matches!(code_of(said), Some("MOVED" | "ASK"));
+    matches!(failure, Failure::NotExecuted(error) if is_one(&error.to_string()))
 }
 
 /// Converts the failure of a call that was not sent because of `error`. Such a call was never executed.
@@ -147,6 +167,14 @@ pub(super) fn not_sent(error: Failure) -> Failure {
     match error {
         Failure::Unknown(error) => Failure::NotExecuted(error),
         failure => failure,
+    }
+}
+
+/// The words of a failure, for people.
+pub(super) fn words(failure: Failure) -> ServerError {
+    match failure {
+        Failure::Unknown(error) | Failure::NotExecuted(error) | Failure::Refused(error) => error,
+        Failure::GivenUp | Failure::Closed => ServerError::new("the connection is over"),
     }
 }
 
@@ -183,12 +211,14 @@ pub(super) fn with_advice<A: Display>(failure: Failure, advice: impl FnOnce(&str
 
 /// The code at the start of the server's reply. Returns `None` if the error is not from a server.
 pub(super) fn code(error: &Error) -> Option<&str> {
-    let text = error.details();
-    let first = text.split_whitespace().next()?;
-    if !first.bytes().all(|byte| byte.is_ascii_uppercase()) || *error.kind() == ErrorKind::IO {
-        return None;
-    }
-    Some(code_within(text).unwrap_or(first))
+    (*error.kind() != ErrorKind::IO).then(|| code_of(error.details()))?
+}
+
+/// The code at the start of an error.
+pub(super) fn code_of(said: &str) -> Option<&str> {
+    let first = said.split_whitespace().next()?;
+    let is_code = first.bytes().all(|byte| byte.is_ascii_uppercase());
+    is_code.then(|| code_within(said).unwrap_or(first))
 }
 
 /// Redis before 7.0 wraps the error of a command inside a script: `ERR Error running script (call to f_…):
@@ -243,6 +273,7 @@ mod tests {
             "NOSCRIPT No matching script. Please use EVAL.",
             "MOVED 3999 127.0.0.1:6381",
             "ASK 3999 127.0.0.1:6381",
+            "CLUSTERDOWN The cluster is down",
             "TRYAGAIN Multiple keys request during rehashing of slot",
             "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)",
             "ERR max number of clients reached",
@@ -342,13 +373,5 @@ mod tests {
             let failure = classify_connecting(&Error::new(kind, details.clone()));
             assert!(matches!(failure, Failure::Refused(_)), "{details}: {failure:?}");
         }
-    }
-
-    #[test]
-    fn errors_of_a_cluster_down_leave_the_outcome_unknown() {
-        assert!(matches!(
-            sorted("CLUSTERDOWN The cluster is down"),
-            Failure::Unknown(_)
-        ));
     }
 }

@@ -20,7 +20,6 @@ use tokio::time::Instant;
 
 use super::call::{CallOptions, RedisPipeline, Response, execute, pipeline};
 use super::commands::RedisCommand;
-use super::connection::Purpose;
 use super::connector::Connector;
 use super::options::Options;
 use super::supervisor::Supervisor;
@@ -66,9 +65,8 @@ impl Replication {
             connector: Arc::clone(connector),
             pipeline: Arc::clone(&pipeline),
             scripts: ScriptSet::new(renewals, options.quorum),
-            purpose: Purpose::Replication,
+            channels: None,
             listener: listener.clone(),
-            follower: None,
             condemned,
             ping_every: options.ping_every,
             patience: options.server_timeout,

@@ -1,17 +1,15 @@
 //! What a server says that it is, and whether locks can be kept on it.
 //!
 //! The reply to `HELLO` tells the mode and the role of a server
-//! (<https://redis.io/docs/latest/commands/hello/>). Any user may send it. A server that does not know it,
-//! such as some proxies, is not checked. With sentinels, the reply to `ROLE` must come.
+//! (<https://redis.io/docs/latest/commands/hello/>). Any user may send it.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
 
-use fred::interfaces::ClientLike;
-use fred::types::{ClusterHash, CustomCommand, InfoKind, Value};
+use fred::types::Value;
 
-use super::connection::{Connection, named_in};
-use super::failure;
+use super::connection::Line;
+use super::resp::named_in;
 use super::server_info::field;
 use crate::protocol::interface::Failure;
 use crate::sync::locked;
@@ -44,63 +42,31 @@ pub(super) enum Expected {
 }
 
 impl Expected {
-    pub(super) async fn check(self, connection: &mut Connection) -> Result<(), Failure> {
-        match self {
-            Expected::Anything => Ok(()),
-            Expected::Primary => check_primary(connection).await,
-            Expected::Alone { in_quorum } => check_alone(connection, in_quorum).await,
+    /// Refuses a server that says this of itself, if it keeps no locks, or not all of them. A replica is not
+    /// refused: it may become the primary, and its name may have the address of the primary too, or lead
+    /// there soon.
+    pub(super) fn judge(self, said: &Value) -> Result<(), Failure> {
+        let (mode, role) = (named_in(said, "mode"), named_in(said, "role"));
+        let in_quorum = match self {
+            Expected::Anything => return Ok(()),
+            Expected::Primary if role.as_deref() == Some("master") => return Ok(()),
+            Expected::Primary => {
+                return Err(Failure::NotExecuted(ServerError::new(
+                    "the sentinels name it, but it is no primary",
+                )));
+            }
+            Expected::Alone { in_quorum } => in_quorum,
+        };
+        let why = |(what, advice)| {
+            let advice = if in_quorum { INDEPENDENT } else { advice };
+            ServerError::new(format!("this server is {what}: {advice}"))
+        };
+        match (mode.as_deref(), role.as_deref()) {
+            (Some("cluster"), _) => Err(Failure::Refused(why(NODE))),
+            (Some("sentinel"), _) => Err(Failure::Refused(why(SENTINEL))),
+            (_, Some("replica" | "slave")) => Err(Failure::NotExecuted(why(REPLICA))),
+            _ => Ok(()),
         }
-    }
-}
-
-/// Makes sure that the server itself reports that it is a primary.
-async fn check_primary(connection: &mut Connection) -> Result<(), Failure> {
-    let client = connection.client().clone();
-    let asked = async {
-        let command = CustomCommand::new_static("ROLE", ClusterHash::Random, false);
-        let role = client.custom::<Value, &str>(command, Vec::new()).await;
-        role.map_err(|error| failure::classify(&error))
-    };
-    match connection.unless_lost(asked).await? {
-        Value::Array(parts) if parts.first().and_then(Value::as_str).as_deref() == Some("master") => Ok(()),
-        _ => Err(Failure::NotExecuted(ServerError::new(
-            "the sentinels name it, but it is no primary",
-        ))),
-    }
-}
-
-/// Refuses a server that keeps no locks, or not all of them. A replica is not refused: it may become the
-/// primary, and its name may have the address of the primary too, or lead there soon.
-async fn check_alone(connection: &mut Connection, in_quorum: bool) -> Result<(), Failure> {
-    let client = connection.client().clone();
-    let said = async {
-        let hello = CustomCommand::new_static("HELLO", ClusterHash::Random, false);
-        said(client.custom::<Value, &str>(hello, Vec::new()).await)
-    };
-    let Some(said) = connection.unless_lost(said).await? else {
-        return Ok(());
-    };
-    let (mode, role) = (named_in(&said, "mode"), named_in(&said, "role"));
-    let why = |(what, advice)| {
-        let advice = if in_quorum { INDEPENDENT } else { advice };
-        ServerError::new(format!("this server is {what}: {advice}"))
-    };
-    match (mode.as_deref(), role.as_deref()) {
-        (Some("cluster"), _) => Err(Failure::Refused(why(NODE))),
-        (Some("sentinel"), _) => Err(Failure::Refused(why(SENTINEL))),
-        (_, Some("replica" | "slave")) => Err(Failure::NotExecuted(why(REPLICA))),
-        _ => Ok(()),
-    }
-}
-
-/// What a server says of itself, unless it does not know the command, or refuses it to this user.
-fn said<T>(reply: Result<T, fred::error::Error>) -> Result<Option<T>, Failure> {
-    match reply {
-        Ok(said) => Ok(Some(said)),
-        Err(error) => match failure::classify(&error) {
-            lost @ Failure::Unknown(_) => Err(lost),
-            _ => Ok(None),
-        },
     }
 }
 
@@ -120,10 +86,12 @@ struct Known {
 
 impl DistinctServers {
     /// Refuses a server that is known by another address. A server that tells no id is not checked.
-    pub(super) async fn check(&self, connection: &mut Connection, address: &str) -> Result<(), Failure> {
-        let client = connection.client().clone();
-        let info = async { said(client.info::<String>(Some(InfoKind::Server)).await) };
-        let info = connection.unless_lost(info).await?.unwrap_or_default();
+    pub(super) async fn check(&self, line: &Line, address: &str) -> Result<(), Failure> {
+        let info = match line.call(&["INFO", "server"]).await {
+            Ok(info) => info.as_string().unwrap_or_default(),
+            Err(lost @ Failure::Unknown(_)) => return Err(lost),
+            Err(_) => return Ok(()),
+        };
         match field(&info, "run_id") {
             Some(id) => self.learn(address, id),
             None => Ok(()),
@@ -154,6 +122,38 @@ impl DistinctServers {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_server_says_of_itself_is_judged() {
+        let judged = |expected: Expected, mode: &str, role: &str| {
+            let said = ["mode", mode, "role", role].map(Value::from);
+            expected.judge(&Value::Array(said.into()))
+        };
+        let alone = [false, true].map(|in_quorum| Expected::Alone { in_quorum });
+        for expected in alone {
+            assert!(judged(expected, "standalone", "master").is_ok());
+            for (mode, role) in [
+                ("cluster", "master"),
+                ("cluster", "replica"),
+                ("sentinel", "sentinel"),
+            ] {
+                let why = judged(expected, mode, role);
+                assert!(matches!(why, Err(Failure::Refused(_))), "{mode} {role}: {why:?}");
+            }
+            for role in ["replica", "slave"] {
+                let why = judged(expected, "standalone", role);
+                assert!(matches!(why, Err(Failure::NotExecuted(_))), "{role}: {why:?}");
+            }
+            // A proxy may say nothing of it.
+            assert!(expected.judge(&Value::Null).is_ok());
+        }
+        assert!(judged(Expected::Primary, "standalone", "master").is_ok());
+        for role in ["replica", "slave", ""] {
+            let why = judged(Expected::Primary, "standalone", role);
+            assert!(matches!(why, Err(Failure::NotExecuted(_))), "{role}: {why:?}");
+        }
+        assert!(judged(Expected::Anything, "cluster", "replica").is_ok());
+    }
 
     #[test]
     fn a_server_behind_two_addresses_is_refused_until_one_leads_elsewhere() {

@@ -3,9 +3,6 @@
 use std::ptr;
 use std::sync::Arc;
 
-use fred::bytes_utils::Str;
-use fred::types::Value;
-
 use super::options::QuorumServer;
 use crate::protocol::script::Script;
 use crate::time::server_time::millis;
@@ -17,7 +14,7 @@ use crate::time::server_time::millis;
 pub(crate) struct ScriptSet {
     scripts: Vec<&'static Script>,
     /// The hashes of the scripts, in their order.
-    shas: Vec<Str>,
+    shas: Vec<String>,
     /// The quorum's server that these scripts are for, if they are for one.
     pub(super) quorum: Option<QuorumServer>,
 }
@@ -26,7 +23,7 @@ impl ScriptSet {
     pub(crate) fn new(scripts: &[&'static Script], quorum: Option<QuorumServer>) -> Arc<ScriptSet> {
         let shas = scripts
             .iter()
-            .map(|script| fred::util::sha1_hash(&text(script, quorum)).into());
+            .map(|script| fred::util::sha1_hash(&text(script, quorum)));
         Arc::new(ScriptSet {
             scripts: scripts.to_vec(),
             shas: shas.collect(),
@@ -40,10 +37,10 @@ impl ScriptSet {
     }
 
     /// The hash by which the server knows a script of this set.
-    pub(crate) fn sha(&self, script: &'static Script) -> Value {
+    pub(crate) fn sha(&self, script: &'static Script) -> &str {
         let position = self.scripts.iter().position(|own| ptr::eq(*own, script));
         let position = position.unwrap_or_else(|| unreachable!("a call of a script that is not loaded"));
-        Value::from(self.shas[position].clone())
+        &self.shas[position]
     }
 }
 
@@ -105,7 +102,7 @@ mod tests {
         let mut known = HashSet::new();
         for set in [None, Some(1_000), Some(1_001), Some(60_000)].map(set) {
             for (text, script) in set.texts().zip(ALL) {
-                let sha = set.sha(script).as_string().unwrap();
+                let sha = set.sha(script).to_owned();
                 assert_eq!(sha, fred::util::sha1_hash(&text), "{}", script.name);
                 assert!(known.insert(sha), "{}", script.name);
             }

@@ -22,12 +22,12 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
-use super::connection::{Connection, named_in};
-use super::dial::dial;
+use super::dial::dial_by_fred;
 use super::failure;
+use super::fred_connection::FredConnection;
 use super::names::Names;
 use super::primary::{Primary, Successor};
-use super::role::Expected;
+use super::resp::named_in;
 use crate::protocol::interface::Failure;
 use crate::time::backoff::Backoff;
 use crate::types::error::ServerError;
@@ -152,7 +152,7 @@ impl Sentinels {
     async fn hear(
         &self,
         config: &Config,
-        connection: &mut Connection,
+        connection: &mut FredConnection,
         ping_every: Duration,
     ) -> Result<(), Failure> {
         let mut messages = connection.messages();
@@ -180,14 +180,8 @@ impl Sentinels {
         self.latest.borrow().clone().unwrap_or(primary)
     }
 
-    async fn dial(&self, config: &Config) -> Result<Connection, Failure> {
-        dial(
-            &self.names,
-            config.clone(),
-            self.attempt_timeout,
-            Expected::Anything,
-        )
-        .await
+    async fn dial(&self, config: &Config) -> Result<FredConnection, Failure> {
+        dial_by_fred(&self.names, config.clone(), self.attempt_timeout).await
     }
 
     /// Asks one sentinel, over a separate connection.

@@ -1,5 +1,4 @@
-//! A client of one server, over a pair of connections. A third connection waits for replicas, if the options
-//! ask for that.
+//! A client of one server, over one connection. A second one waits for replicas, if the options ask for that.
 
 use std::fmt;
 use std::future::ready;
@@ -8,13 +7,15 @@ use std::time::Duration;
 
 use fred::types::Value;
 use tokio::task::AbortHandle;
+use tokio::time::timeout;
 
 use super::call::{CallOptions, RedisPipeline, execute, sample};
+use super::channels::Channels;
 use super::commands::RedisCommand;
 use super::connector::Connector;
 use super::options::Options;
-use super::pair::ConnectionPair;
 use super::replication::Replication;
+use super::supervisor::Supervisor;
 use crate::protocol::interface::{
     Answer, Call, Connections, Failure, Listener, Page, Position, ServerId, StoreFuture,
 };
@@ -25,12 +26,18 @@ use crate::protocol::script::{PubSubMode, Script};
 use crate::servers::redis::script_set::ScriptSet;
 use crate::time::clock::{Clock, LocalTime};
 use crate::time::server_time::ServerTime;
+use crate::types::error::ServerError;
 
 /// A client of one server.
 pub(crate) struct RedisStore {
     pub(super) id: ServerId,
     server: String,
-    pair: ConnectionPair,
+    pipeline: Arc<RedisPipeline>,
+    channels: Arc<Channels>,
+    /// The task that keeps the connection up.
+    supervisor: AbortHandle,
+    /// How long the server may take to confirm a subscription.
+    patience: Duration,
     /// Exists only if the options ask for replicas.
     replication: Option<Replication>,
     /// The task that listens to the sentinels, if there are any.
@@ -49,33 +56,45 @@ impl RedisStore {
     ) -> Arc<RedisStore> {
         let scripts = ScriptSet::new(scripts, options.quorum);
         let connector = Arc::new(connector);
-        let pair = ConnectionPair::start(place, &connector, options, listener, &scripts);
+        let (server, pubsub_mode) = place;
+        let (pipeline, condemned) = super::call::pipeline(server, options.attempt_timeout);
+        let is_sharded = pubsub_mode == PubSubMode::Sharded;
+        let channels = Channels::new(server, connector.server(), is_sharded, listener.clone());
+        let supervisor = Supervisor {
+            server,
+            connector: Arc::clone(&connector),
+            pipeline: Arc::clone(&pipeline),
+            scripts,
+            channels: Some(Arc::clone(&channels)),
+            listener: listener.clone(),
+            condemned,
+            ping_every: options.ping_every,
+            patience: options.server_timeout,
+        };
         let listening = connector.sentinels().map(|sentinels| {
             let listening = Arc::clone(sentinels).listen(options.ping_every);
             tokio::spawn(listening).abort_handle()
         });
         Arc::new(RedisStore {
-            id: place.0,
+            id: server,
             server: connector.server().to_owned(),
-            pair,
+            pipeline,
+            channels,
+            supervisor: supervisor.start(),
+            patience: options.attempt_timeout,
             replication: (options.replicas > 0)
-                .then(|| Replication::start(place.0, &connector, options, listener)),
+                .then(|| Replication::start(server, &connector, options, listener)),
             listening,
         })
     }
 
     pub(super) fn pipeline(&self) -> &Arc<RedisPipeline> {
-        &self.pair.pipeline
+        &self.pipeline
     }
 
     /// Whether there is a connection for calls.
     pub(super) fn is_up(&self) -> bool {
         self.pipeline().is_open()
-    }
-
-    /// Reports that the server has ended a subscription by itself.
-    pub(super) fn forget(&self, channel: &str) {
-        self.pair.forget(channel);
     }
 
     pub(crate) fn call<O: Operation>(&self, operation: O) -> Call<O::Reply> {
@@ -147,16 +166,20 @@ impl Connections for RedisStore {
     }
 
     fn subscribe(&self, channel: Arc<str>) -> StoreFuture<()> {
-        let pair = &self.pair;
-        Box::pin(pair.subscribe(channel))
+        let (channels, patience) = (Arc::clone(&self.channels), self.patience);
+        Box::pin(async move {
+            match timeout(patience, channels.subscribe(&channel)?).await {
+                Ok(Ok(confirmed)) => confirmed,
+                Ok(Err(_)) => Err(Failure::Unknown(ServerError::new("unsubscribed meanwhile"))),
+                Err(_) => Err(Failure::Unknown(ServerError::new(
+                    "no confirmation of the subscription",
+                ))),
+            }
+        })
     }
 
     fn unsubscribe(&self, channel: &str) {
-        self.pair.unsubscribe(channel);
-    }
-
-    fn unseen(&self, _: &str) {
-        self.pair.unseen();
+        self.channels.unsubscribe(channel);
     }
 
     fn why_unheard(&self, _: &Keys, since: LocalTime) -> Option<Failure> {
@@ -168,7 +191,9 @@ impl Connections for RedisStore {
     }
 
     fn close(&self) {
-        self.pair.close();
+        self.pipeline.close();
+        self.channels.close();
+        self.supervisor.abort();
         if let Some(replication) = &self.replication {
             replication.close();
         }

@@ -1,4 +1,4 @@
-//! The supervisor keeps a connection for commands up, for as long as its runtime lives.
+//! The supervisor keeps a connection up, for as long as its runtime lives.
 
 use std::pin::pin;
 use std::sync::{Arc, Weak};
@@ -8,12 +8,13 @@ use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
 use super::call::RedisPipeline;
+use super::channels::Channels;
 use super::commands::{Wire, load};
-use super::connection::{Connection, Purpose};
+use super::connection::{Connection, Line, Messages};
 use super::connector::Connector;
 use super::failure;
 use super::outage::Outage;
-use super::subscriber::Instruction;
+use super::server_info::eviction_policy;
 use crate::protocol::interface::{Failure, Listener, ServerId};
 use crate::servers::pipeline::{Replacement, Why};
 use crate::servers::redis::script_set::ScriptSet;
@@ -28,10 +29,9 @@ pub(super) struct Supervisor {
     pub(super) connector: Arc<Connector>,
     pub(super) pipeline: Arc<RedisPipeline>,
     pub(super) scripts: Arc<ScriptSet>,
-    pub(super) purpose: Purpose,
+    /// The channels that are subscribed on the connection. `None` if it only waits for replicas.
+    pub(super) channels: Option<Arc<Channels>>,
     pub(super) listener: Weak<dyn Listener>,
-    /// The subscriber, which must be connected to the same server.
-    pub(super) follower: Option<mpsc::UnboundedSender<Instruction>>,
     pub(super) condemned: mpsc::UnboundedReceiver<Replacement>,
     /// How long a dead connection may go unnoticed while there are no calls.
     pub(super) ping_every: Duration,
@@ -51,18 +51,26 @@ impl Supervisor {
 
     /// Runs until it is aborted or its runtime ends. Either closes the pipeline.
     async fn run(mut self) {
-        let _closing = Closing(Arc::clone(&self.pipeline));
+        let _closing = Closing(Arc::clone(&self.pipeline), self.channels.clone());
         let mut backoff = Backoff::at_once();
         let mut connection = self.connect(&mut backoff, true).await;
-        if self.purpose == Purpose::Commands {
-            connection.warn_of_eviction().await;
+        if self.channels.is_some() {
+            warn_of_eviction(connection.line()).await;
         }
-        let mut generation = self.open(&connection);
+        let mut generation = self.open(&connection, true);
         loop {
             let why = self.watch(&mut connection, generation).await;
-            tracing::warn!(server = self.connector.server(), error = %why, "the {} connection is lost", self.purpose.name());
+            tracing::warn!(
+                server = self.connector.server(),
+                error = %why,
+                "the {} connection is lost",
+                self.purpose()
+            );
             // This comes first, so that no more calls are queued in a client that nothing serves.
             self.pipeline.down(Failure::NotExecuted(why));
+            if let Some(channels) = &self.channels {
+                channels.lost();
+            }
             if let Some(listener) = self.listener() {
                 listener.lost(self.server);
             }
@@ -72,32 +80,46 @@ impl Supervisor {
             tracing::info!(
                 server = self.connector.server(),
                 "the {} connection is back",
-                self.purpose.name()
+                self.purpose()
             );
             if let Some(listener) = self.listener.upgrade() {
-                listener.reopened(self.purpose.name(), self.connector.server());
+                listener.reopened(self.purpose(), self.connector.server());
             }
             // This comes before any reply on the new connection, which may lead to another server.
             if let Some(listener) = self.listener() {
                 listener.replaced(self.server);
             }
-            if let Some(follower) = &self.follower {
-                // Without a receiver, no subscriber can follow.
-                let _ = follower.send(Instruction::Follow);
-            }
-            generation = self.open(&connection);
+            generation = self.open(&connection, false);
         }
     }
 
     /// Opens the pipeline to this connection, and returns the connection's number.
-    fn open(&self, connection: &Connection) -> u64 {
-        self.pipeline.open(Wire::new(connection.client(), &self.scripts))
+    fn open(&self, connection: &Connection, is_first: bool) -> u64 {
+        // The subscriptions come before all calls.
+        if let Some(channels) = &self.channels {
+            channels.open(connection.line(), is_first);
+        }
+        let generation = self.pipeline.open(Wire {
+            line: connection.line().clone(),
+            scripts: Arc::clone(&self.scripts),
+        });
+        if let Some(channels) = &self.channels {
+            channels.opened();
+        }
+        generation
+    }
+
+    /// What the connection is for, for people.
+    fn purpose(&self) -> &'static str {
+        match self.channels {
+            Some(_) => "command",
+            None => "replication",
+        }
     }
 
     /// Who hears of lost and new connections, if they are those of the calls.
     fn listener(&self) -> Option<Arc<dyn Listener>> {
-        let is_of_calls = self.purpose == Purpose::Commands;
-        is_of_calls.then(|| self.listener.upgrade())?
+        self.channels.as_ref().and_then(|_| self.listener.upgrade())
     }
 
     /// Tries until there is a connection, and loads the scripts into its server.
@@ -123,10 +145,12 @@ impl Supervisor {
     /// would overtake the first. If loading fails now, the scripts are loaded when a call misses them. If a
     /// server refuses them to a client that has just begun, its user has too few rights.
     async fn open_with_scripts(&self, is_first: bool) -> Result<Connection, Failure> {
-        let mut connection = self.connector.open_for_calls().await?;
-        let client = connection.client().clone();
-        match connection.unless_lost(load(&client, &self.scripts)).await {
-            // It was lost: otherwise `load` knows that nothing was done.
+        let messages: Arc<dyn Messages> = match &self.channels {
+            Some(channels) => Arc::clone(channels) as _,
+            None => Arc::new(()),
+        };
+        let connection = self.connector.open(&messages).await?;
+        match load(connection.line(), &self.scripts).await {
             Err(lost @ Failure::Unknown(_)) => return Err(lost),
             Err(refused @ Failure::Refused(_)) if is_first && self.scripts.quorum.is_none() => {
                 return Err(refused);
@@ -134,7 +158,7 @@ impl Supervisor {
             Err(Failure::NotExecuted(error) | Failure::Refused(error)) => {
                 self.warn_of_missing_scripts(&error);
             }
-            Ok(()) | Err(Failure::GivenUp | Failure::Closed) => {}
+            Ok(()) | Err(_) => {}
         }
         Ok(connection)
     }
@@ -158,7 +182,7 @@ impl Supervisor {
                 ping.await;
             };
             tokio::select! {
-                why = connection.lost() => return why,
+                why = connection.lost() => return failure::words(why),
                 () = probe => nonce += 1,
                 never = &mut authenticated => match never {},
                 Some(condemned) = self.condemned.recv() => {
@@ -176,11 +200,30 @@ impl Supervisor {
     }
 }
 
-/// Closes the pipeline when the runtime drops the task.
-struct Closing(Arc<RedisPipeline>);
+/// Warns if the server may evict keys. Then it may evict locks, because eviction policies look for keys with
+/// a TTL, and each lock has one.
+async fn warn_of_eviction(line: &Line) {
+    // Without the permission for INFO, no warning is possible.
+    let Ok(info) = line.call(&["INFO", "memory"]).await else {
+        return;
+    };
+    let info = info.as_string().unwrap_or_default();
+    if let Some(policy) = eviction_policy(&info).filter(|policy| *policy != "noeviction") {
+        tracing::warn!(
+            policy,
+            "the server may evict locks when its memory is full: set maxmemory-policy to noeviction"
+        );
+    }
+}
+
+/// Closes everything when the runtime drops the task.
+struct Closing(Arc<RedisPipeline>, Option<Arc<Channels>>);
 
 impl Drop for Closing {
     fn drop(&mut self) {
         self.0.close();
+        if let Some(channels) = &self.1 {
+            channels.close();
+        }
     }
 }

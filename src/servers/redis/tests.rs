@@ -3,7 +3,7 @@
 
 mod calls;
 mod connections;
-pub(super) mod flawed;
+mod flawed;
 mod quorum;
 mod rights;
 mod subscriptions;
@@ -90,9 +90,9 @@ impl Operation for Append {
 #[derive(Debug, Default)]
 pub(super) struct Recorder {
     messages: Mutex<Vec<String>>,
-    /// Replacements of the command connection.
+    /// Replacements of the connection.
     replacements: AtomicUsize,
-    /// Reconnects of the subscriber connection.
+    /// How often all was subscribed again.
     reconnects: AtomicUsize,
 }
 

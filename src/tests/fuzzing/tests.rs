@@ -64,6 +64,13 @@ proptest! {
     }
 
     #[test]
+    fn frames_are_read_alike_in_whatever_parts_they_come(
+        text in prop_oneof![changed("frames", &['\n']), any::<String>()]
+    ) {
+        frames(text.as_bytes());
+    }
+
+    #[test]
     fn no_request_is_misread(text in prop_oneof![changed("request", &[':']), any::<String>()]) {
         request(&text);
     }

@@ -264,10 +264,6 @@ impl Connections for SimConnection {
         self.0.subscribers.unsubscribe(channel);
     }
 
-    fn unseen(&self, _: &str) {
-        self.0.subscribers.replace();
-    }
-
     fn why_unheard(&self, _: &Keys, since: LocalTime) -> Option<Failure> {
         self.0.pipeline.why_unheard(since)
     }

@@ -20,9 +20,10 @@ use super::network::Stream;
 use crate::protocol::ids::RequestId;
 use crate::protocol::{Acquire, Answer, ConnectionId, Failure, Operation, Priority, Stamp, Withdraw};
 use crate::servers::pipeline;
-use crate::servers::pipeline::{WireError, WireErrorKind};
+use crate::servers::pipeline::{Told, WireError, WireErrorKind};
 use crate::sync::locked;
 use crate::tests::double::AnyOperation;
+use crate::time::clock::Clock;
 use crate::time::deadline_queue::GivesUp;
 use crate::time::server_time::ServerTime;
 use crate::types::error::ServerError;
@@ -330,19 +331,20 @@ impl pipeline::Wire for Wire {
     type Command = Command;
     type Reply = Reply;
 
-    fn send(&self, command: Command) -> Pin<Box<dyn Future<Output = Result<Reply, WireError>> + Send>> {
+    fn send(&self, command: Command, clock: Clock) -> Pin<Box<dyn Future<Output = Told<Reply>> + Send>> {
         let answer = self.call(command);
         let began = Instant::now();
         let ends = Arc::clone(&self.0.ends);
         Box::pin(async move {
             let patience = ends.attempt_timeout;
             let too_late = || Err(unknown("no reply in time", WireErrorKind::Timeout));
-            match tokio::time::timeout_at(began + patience, answer).await {
+            let told = match tokio::time::timeout_at(began + patience, answer).await {
                 // A process that was stopped in the meantime may see the timeout before the reply.
                 Ok(_) if began.elapsed() > patience && ends.network.one_in(2) => too_late(),
                 Ok(told) => told.unwrap_or(Err(error(Failure::Closed, WireErrorKind::Other))),
                 Err(_) => too_late(),
-            }
+            };
+            (told, clock.now())
         })
     }
 
@@ -356,9 +358,9 @@ impl pipeline::Wire for Wire {
             priority: Priority::Keep,
             what: What::Load,
         };
-        let loaded = self.send(load);
+        let loaded = self.send(load, Clock::Boot);
         Box::pin(async move {
-            match loaded.await {
+            match loaded.await.0 {
                 Ok(_) => Ok(()),
                 Err(WireError {
                     failure: Failure::Unknown(error),

@@ -62,8 +62,6 @@ const UNITS: &[&str] = &["--lib deadline", "--lib clock_offset", PROMISES];
 const REPLIES: &[&str] = &["--test servers faults::replies::"];
 const WAITERS: &[&str] = &["--test servers faults::waiters::"];
 const NETWORK: &[&str] = &["--test servers faults::network::"];
-const MIGRATION: &[&str] = &["--test servers cluster::migration::"];
-const ROLES: &[&str] = &["--test servers faults::roles::"];
 const READERS: &[&str] = &["--lib fuzzing"];
 
 #[rustfmt::skip]
@@ -125,16 +123,8 @@ pub(super) const EDITS: &[Edit] = &[
         "Some(self.poll_due.map_or(due, |before| due.min(before)))", "Some(due)", SCHEDULE_TESTS),
     edit("an earlier poll wakes the driver", SCHEDULE,
         "self.asleep_until.is_some_and(|until| due < until)", "false", SCHEDULE_TESTS),
-    edit("a waitlist polls once it has subscribed", SCHEDULE, "self.poll_due = Some(now);", "let _ = now;", SCHEDULE_TESTS).within("subscribed"),
     edit("a waitlist polls when no message reaches it", SCHEDULE,
         "*self.poll_due.get_or_insert(now.after(interval))", "*self.poll_due.get_or_insert(now.after(interval * 1000))", SCHEDULE_TESTS),
-    edit("a subscription that was seen once is renewed at the first poll that misses it", SCHEDULE,
-        "(self.confirmations, self.unseen) = (0, false);",
-        "self.unseen = false;", SCHEDULE_TESTS),
-    edit("a reconnect makes a waitlist poll if its subscription was not seen", SCHEDULE,
-        "if self.unseen {", "if false {", SCHEDULE_TESTS).within("reconnected"),
-    edit("a reconnect costs no poll if the subscription was seen", SCHEDULE,
-        "if self.unseen {", "if true {", SCHEDULE_TESTS).within("reconnected"),
     edit("an empty waitlist has no poll due", SCHEDULE,
         "            self.poll_due = None;\n",
         "", SCHEDULE_TESTS),
@@ -144,12 +134,6 @@ pub(super) const EDITS: &[Edit] = &[
 
     edit("a waitlist polls while its subscription is not confirmed", DRIVER,
         "                    () = client.clock.sleep_until(until) => {}", "                    () = client.clock.sleep_until(until), if !matches!(subscription, Subscription::Requested(_)) => {}", NETWORK),
-    edit("a subscription that the server no longer sees is renewed", DRIVER,
-        "Ok(Some(Sight::Unseen)) if matches!(subscription, Subscription::Up) => {", "Ok(Some(Sight::Unseen)) if false => {", MIGRATION),
-    edit("a subscription that was never answered is not renewed", DRIVER,
-        "Ok(Some(Sight::Unseen)) if matches!(subscription, Subscription::Up) => {", "Ok(Some(Sight::Unseen)) => {", &[WAITLIST_TESTS]),
-    edit("a connection whose subscriptions are not seen is replaced", DRIVER,
-        "                            client.store.unseen(&waitlist.channel);\n", "", ROLES),
     edit("the drivers of a closed client leave at once", DRIVER,
         "client.is_closed() || waitlists.len()",
         "waitlists.len()", &[WAITLIST_TESTS]),
@@ -158,14 +142,11 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a subscription that failed is tried again after its own pause", DRIVER,
         "Subscription::Due(at) if !waitlist.is_empty() => until.min(*at),",
         "Subscription::Due(at) if false => until.min(*at),", &[WAITLIST_TESTS]),
-    edit("only a server that sees no subscription causes its renewal", DRIVER,
-        "seen.map(|seen| waitlist.polled(seen))",
-        "Some(waitlist.polled(seen == Some(true)))", &[WAITLIST_TESTS]),
     edit("a call of the driver that failed is repeated", DRIVER,
-        "matches!(answer, Err(_) | Ok((Progress::Again, _)))",
-        "matches!(answer, Ok((Progress::Again, _)))", &[WAITLIST_TESTS]),
+        "matches!(answer, Err(_) | Ok(Progress::Again))",
+        "matches!(answer, Ok(Progress::Again))", &[WAITLIST_TESTS]),
     edit("a call of the driver that expired or was incomplete is repeated", DRIVER,
-        "matches!(answer, Err(_) | Ok((Progress::Again, _)))",
+        "matches!(answer, Err(_) | Ok(Progress::Again))",
         "answer.is_err()", &[WAITLIST_TESTS]),
     edit("a failed poll is repeated for the waiter that is then the first", DRIVER,
         "waitlist.poll_now();",
@@ -179,9 +160,6 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a limited number of waitlists is kept without a waiter", DRIVER,
         "waitlists.len() > MAX_IDLE_WAITLISTS",
         "waitlists.len() > 1000 * MAX_IDLE_WAITLISTS", &["--test promises number_of_subscriptions_without_a_waiter"]),
-    edit("a subscription ends before it is renewed", DRIVER,
-        "                    client.store.unsubscribe(&waitlist.channel);\n",
-        "", &["--test servers cluster::migration::"]),
 
     edit("an expired call counts as failed", CLIENT, "reply: Acquired::ExpiredCall,", "reply: Acquired::Full,",
         &["--lib client::"]).within("acquire"),
@@ -444,6 +422,8 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a request with a ticket counts as queued before", CALLS,
         "again: poll || waiter.was_queued,",
         "again: poll,", &[WAITLIST_TESTS]),
+    edit("a waitlist polls once it has subscribed", WAITLIST,
+        "        state.schedule.poll_by(self.client.now());\n", "", &[WAITLIST_TESTS]).within("subscribed"),
     edit("all waiters that must ask again do so at once", WAITLIST,
         "        self.call.notify_one();\n",
         "", &[WAITLIST_TESTS]).within("ask_all"),
@@ -454,7 +434,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a caller that stops waiting makes a place for another", WAITLISTS,
         "self.0.waiting.fetch_sub(1", "self.0.waiting.fetch_sub(0", IN_MEMORY).within("drop"),
     edit("a waitlist with a waiter is not removed", WAITLISTS, "let leaves = waitlist.is_empty();", "let leaves = true;", &[WAITLIST_TESTS]),
-    edit("all waiters ask again after a reconnect", WAITLISTS, "                waitlist.reconnected();\n", "                let _ = waitlist;\n", &[WAITLIST_TESTS, "--test servers faults::connections::"]),
+    edit("all waiters ask again after a reconnect", WAITLISTS, "                waitlist.ask_all();\n", "                let _ = waitlist;\n", &[WAITLIST_TESTS, "--test servers faults::connections::"]),
     edit("a reconnect voids the clock offset of the server", WAITLISTS,
         "        self.client.clocks.forget(server);\n",
         "", &[WAITLIST_TESTS]),
@@ -470,8 +450,6 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a lock whose withdrawals are all done has no call planned", WITHDRAWALS,
         "lock.schedule(&mut self.schedule);\n        if lock.waiting", "if lock.waiting", WITHDRAWAL_TESTS).within("settle"),
     edit("no release writes a withdrawal while many are under way", WITHDRAWALS, " || lock.under_way >= MOST_UNDER_WAY", "", WITHDRAWAL_TESTS),
-    edit("a waitlist that cannot subscribe is reported, though not at once", "src/engine/waitlist/driver.rs", "now.since(since) < client.options.server_timeout", "now < since", &["--lib metrics::"]),
-    edit("a waitlist without waiters is not reported", "src/engine/waitlist/driver.rs", "if is_subscribed || waitlist.is_empty() {", "if is_subscribed {", &["--lib metrics::"]),
     edit("withdrawals that fill a call wait for no other", WITHDRAWALS, "{ 1 } else { MAX_WITHDRAWN };", "{ 1 } else { usize::MAX };", WITHDRAWAL_TESTS),
     edit("a full withdrawal schedules the next one", WITHDRAWALS, "self.settle(id);\n        batch", "batch", WITHDRAWAL_TESTS).within("due_of"),
     edit("withdrawals that fail together count as one failure", WITHDRAWALS,

@@ -6,8 +6,6 @@ const CONNECTOR: &str = "src/servers/redis/connector.rs";
 const CREDENTIALS: &str = "src/servers/redis/credentials.rs";
 const FAILURE: &str = "src/servers/redis/failure.rs";
 const OF_THE_USER: &str = "src/types/credentials.rs";
-const SUBSCRIBER: &str = "src/servers/redis/subscriber.rs";
-const SUCCESSION: &str = "src/servers/redis/subscriber/succession.rs";
 const SUPERVISOR: &str = "src/servers/redis/supervisor.rs";
 
 const ROTATING: &[&str] = &["--test servers credentials::"];
@@ -29,15 +27,5 @@ pub(super) const EDITS: &[Edit] = &[
         "lifetime.clamp(SHORTEST_LIFETIME, LONGEST_LIFETIME)", "lifetime.max(SHORTEST_LIFETIME)", &["--lib credentials"]),
     edit("a renewal that fails is repeated", CREDENTIALS, "backoff.pause().await;", "break None;", ROTATING).within("keep_up"),
     edit("a wrong password may be right later", FAILURE, "error.to_string().contains(\"WRONGPASS\")", "error.to_string().is_empty()", ROTATING),
-    edit("a command connection authenticates again", SUPERVISOR, "never = &mut authenticated => match never {},", "never = &mut authenticated, if false => match never {},", ROTATING),
-    edit("a subscriber connection is replaced before its credentials expire", SUBSCRIBER,
-        "next = &mut successor => {", "next = &mut successor, if false => {", ROTATING),
-    edit("a subscriber connection is replaced again and again", SUBSCRIBER,
-        "successor.set(self.successor_of(connection));", "successor.set(self.successor_of(connection)); std::future::pending::<()>().await;", ROTATING).within("serve"),
-    edit("the next subscriber connection has the subscriptions", SUCCESSION, "self.todo.push_front(former);", "drop(former);", ROTATING).within("move_to"),
-    edit("the messages of the next subscriber connection are heard", SUBSCRIBER,
-        "if let Some(messages) = connection.make_room(self.channels.len()) {", "if let Some(messages) = connection.make_room(self.channels.len()).filter(|_| self.todo.is_empty()) {", ROTATING),
-    edit("the former subscriber connection is read to its end", SUCCESSION,
-        "*missed |= connection.unless_lost(pong).await.is_err();", "drop(pong); let _ = missed;", ROTATING).within("move_to")
-        .equal("a message would have to be on its way over the former connection for longer than a round trip over the next"),
+    edit("a connection authenticates again", SUPERVISOR, "never = &mut authenticated => match never {},", "never = &mut authenticated, if false => match never {},", ROTATING),
 ];

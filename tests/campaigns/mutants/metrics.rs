@@ -49,6 +49,6 @@ pub(super) const EDITS: &[Edit] = &[
         "if group.is_empty() || group.len() > MAX_GROUP_BYTES || group.contains(char::is_control) {",
         "if group.is_empty() {", &["--test promises settings::"]),
     edit("each connection that comes back is counted", "src/servers/redis/supervisor.rs",
-        "listener.reopened(self.purpose.name(), self.connector.server());",
+        "listener.reopened(self.purpose(), self.connector.server());",
         "let _ = listener;", &["--test face metrics::"]).within("run"),
 ];

@@ -103,8 +103,7 @@ async fn fail_server(scene: &Scene, at: usize, fault: Fault, rng: &mut SmallRng)
         }
         Fault::ScriptsFlushed => drop(server.command(&["SCRIPT", "FLUSH"]).await),
         Fault::ConnectionsKilled => {
-            server.kill_clients("normal").await;
-            server.kill_clients("pubsub").await;
+            server.kill_clients().await;
         }
         _ => unreachable!("{fault:?} is no fault of one server"),
     }

@@ -34,8 +34,7 @@ pub(crate) enum Fault {
     Delayed,
     ReplyLost,
     // Faults of the server, which affect all clients.
-    CommandsKilled,
-    SubscriptionsKilled,
+    ConnectionsKilled,
     Paused,
     ScriptsFlushed,
     Full,
@@ -58,9 +57,8 @@ const TO_ONE: [Fault; 11] = [
     Fault::ReplyLost,
 ];
 
-const TO_ALL: [Fault; 6] = [
-    Fault::CommandsKilled,
-    Fault::SubscriptionsKilled,
+const TO_ALL: [Fault; 5] = [
+    Fault::ConnectionsKilled,
     Fault::Paused,
     Fault::ScriptsFlushed,
     Fault::Full,
@@ -90,8 +88,7 @@ impl Fault {
             Fault::BlackHole => "  client in a black hole",
             Fault::Delayed => "  client's network slow",
             Fault::ReplyLost => "  reply lost",
-            Fault::CommandsKilled => "  command connections killed",
-            Fault::SubscriptionsKilled => "  subscriptions killed",
+            Fault::ConnectionsKilled => "  connections killed",
             Fault::Paused => "  clients paused by the server",
             Fault::ScriptsFlushed => "  scripts flushed",
             Fault::Full => "  server full",
@@ -235,8 +232,7 @@ async fn to_all_of_them(scene: &Scene, _free: OwnedMutexGuard<()>, fault: Fault,
     let from_ns = now_ns();
     let ms = Duration::from_millis(amount);
     match fault {
-        Fault::CommandsKilled => drop(server.kill_clients("normal").await),
-        Fault::SubscriptionsKilled => drop(server.kill_clients("pubsub").await),
+        Fault::ConnectionsKilled => server.kill_clients().await,
         Fault::Paused => {
             let mode = if amount % 2 == 0 { "ALL" } else { "WRITE" };
             let words = ["CLIENT", "PAUSE", &amount.to_string(), mode];

@@ -28,16 +28,16 @@ async fn waits(lock: &Lock) {
 async fn a_database_that_a_cluster_does_not_have_is_refused_with_the_number_and_the_setting() {
     let cluster = Cluster::of_masters(3).await;
     LockManager::connect(&url(&cluster, 0)).await.unwrap();
-    for protocol in [2, 3] {
-        let url = format!("{}&protocol={protocol}", url(&cluster, 3));
-        let error = LockManager::connect(&url).await.map(drop).unwrap_err();
-        assert!(matches!(error, Error::Refused(_)), "{error:?}");
-        let words = error.to_string();
-        assert!(
-            words.contains("database 3: must be less") && words.contains("cluster-databases"),
-            "{words}"
-        );
-    }
+    let error = LockManager::connect(&url(&cluster, 3))
+        .await
+        .map(drop)
+        .unwrap_err();
+    assert!(matches!(error, Error::Refused(_)), "{error:?}");
+    let words = error.to_string();
+    assert!(
+        words.contains("database 3: must be less") && words.contains("cluster-databases"),
+        "{words}"
+    );
 }
 
 #[tokio::test]
@@ -45,33 +45,31 @@ async fn a_database_of_a_cluster_has_locks_of_its_own() {
     let Some(cluster) = Cluster::with_databases(4).await else {
         return eprintln!("skipped: clusters of the installed server have one database");
     };
-    for protocol in [2, 3] {
-        let url = |database| format!("{}&protocol={protocol}", url(&cluster, database));
-        let (two, three, other) = (
-            LockManager::connect(&url(2)).await.unwrap(),
-            LockManager::connect(&url(3)).await.unwrap(),
-            LockManager::connect(&url(3)).await.unwrap(),
-        );
-        // On all masters.
-        for n in 0..9 {
-            let name = format!("a{n}");
-            let _elsewhere = two.lock(&name).try_acquire().await.unwrap();
-            let kinds: [fn(&LockManager, &str) -> Lock; 2] = [
-                |locks, name| locks.lock(name),
-                |locks, name| locks.semaphore(name, 1),
-            ];
-            for kind in kinds {
-                let (lock, wanted) = (kind(&three, &name), kind(&other, &name));
-                let held = lock.acquire().await.unwrap();
-                let waiting = tokio::spawn(wanted.acquire());
-                waits(&lock).await;
-                held.release().await.unwrap();
-                let guard = timeout(SOON, waiting).await.unwrap().unwrap().unwrap();
-                guard.release().await.unwrap();
-            }
+    let url = |database| url(&cluster, database);
+    let (two, three, other) = (
+        LockManager::connect(&url(2)).await.unwrap(),
+        LockManager::connect(&url(3)).await.unwrap(),
+        LockManager::connect(&url(3)).await.unwrap(),
+    );
+    // On all masters.
+    for n in 0..9 {
+        let name = format!("a{n}");
+        let _elsewhere = two.lock(&name).try_acquire().await.unwrap();
+        let kinds: [fn(&LockManager, &str) -> Lock; 2] = [
+            |locks, name| locks.lock(name),
+            |locks, name| locks.semaphore(name, 1),
+        ];
+        for kind in kinds {
+            let (lock, wanted) = (kind(&three, &name), kind(&other, &name));
+            let held = lock.acquire().await.unwrap();
+            let waiting = tokio::spawn(wanted.acquire());
+            waits(&lock).await;
+            held.release().await.unwrap();
+            let guard = timeout(SOON, waiting).await.unwrap().unwrap().unwrap();
+            guard.release().await.unwrap();
         }
-        assert!(other.stats().handed_over >= 18, "{:?}", other.stats());
     }
+    assert!(other.stats().handed_over >= 18, "{:?}", other.stats());
     for server in &cluster.servers {
         let keyspace = server.info("keyspace").await;
         assert!(
@@ -80,14 +78,11 @@ async fn a_database_of_a_cluster_has_locks_of_its_own() {
         );
         assert!(!keyspace.contains_key("db0"), "{keyspace:?}");
     }
-    let findings = diagnose::server(LockManager::builder(), &url(&cluster, 3)).await;
+    let findings = diagnose::server(LockManager::builder(), &url(3)).await;
     let findings = findings.unwrap();
     let harm = findings.iter().find(|finding| finding.verdict > Verdict::Warning);
     assert!(harm.is_none(), "{harm:?}");
-    let error = LockManager::connect(&url(&cluster, 4))
-        .await
-        .map(drop)
-        .unwrap_err();
+    let error = LockManager::connect(&url(4)).await.map(drop).unwrap_err();
     assert!(error.to_string().contains("database 4: must be less"), "{error}");
 }
 

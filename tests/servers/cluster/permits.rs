@@ -292,10 +292,15 @@ async fn after_a_failover_all_waiters_for_permits_are_served_under_larger_fences
     let cluster = Cluster::start().await;
     let master = Cluster::first_owner(cluster.slot("{moving}").await);
     let mut clients = Vec::new();
-    for n in 0..3 {
-        let url = format!("{}&protocol={}", cluster.url(), 2 + n % 2);
+    for _ in 0..3 {
         let builder = LockManager::builder().lease(30 * SECOND).claim_window(5 * SECOND);
-        clients.push(builder.server_timeout(60 * SECOND).connect(&url).await.unwrap());
+        clients.push(
+            builder
+                .server_timeout(60 * SECOND)
+                .connect(&cluster.url())
+                .await
+                .unwrap(),
+        );
     }
     let semaphores: Vec<_> = clients
         .iter()

@@ -7,12 +7,10 @@ use fairlock_testkit::{Cluster, History, Hold, eventually};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-/// Every other client speaks RESP3, which must not change any call or message.
 pub(crate) async fn clients(cluster: &Cluster, count: usize) -> Vec<LockManager> {
     let mut clients = Vec::new();
-    for n in 0..count {
-        let url = format!("{}&protocol={}", cluster.url(), 2 + n % 2);
-        clients.push(LockManager::connect(&url).await.unwrap());
+    for _ in 0..count {
+        clients.push(LockManager::connect(&cluster.url()).await.unwrap());
     }
     clients
 }

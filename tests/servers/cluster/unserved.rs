@@ -333,7 +333,7 @@ async fn waiters_of_other_locks_are_handed_them_while_a_slot_has_no_owner() {
     sleep(SECOND).await;
     scene.orphaned().await;
     // The subscriber connection is replaced, and must not ask for the channel of that slot again and again.
-    scene.cluster.servers[scene.owner].kill_clients("pubsub").await;
+    scene.cluster.servers[scene.owner].kill_clients().await;
     sleep(2 * SECOND).await;
     let connections = scene.connections().await;
     let handed_over = clients[1].stats().handed_over;

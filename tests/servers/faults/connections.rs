@@ -51,12 +51,12 @@ async fn storm(
     history
 }
 
-/// Race: A message is lost while the subscriber reconnects.
+/// Race: A message is lost while the client reconnects.
 #[tokio::test]
-async fn no_waiter_misses_the_lock_as_subscriptions_are_killed() {
+async fn no_waiter_misses_the_lock_and_no_unknown_holder_remains_as_connections_are_killed() {
     let server = Server::start().await;
     let history = storm(&server, 10, 10, async |server| {
-        server.kill_clients("pubsub").await;
+        server.kill_clients().await;
     })
     .await;
     assert_eq!(history.grants().len(), 400);
@@ -65,23 +65,10 @@ async fn no_waiter_misses_the_lock_as_subscriptions_are_killed() {
     let longest = history.grants().iter().filter_map(|hold| hold.wait()).max();
     // No waiter had to wait for a lease or a claim window to end.
     assert!(longest < Some(4 * SECOND), "{longest:?}");
-    nothing_left(&server, NAME, SETTLED).await;
-}
-
-#[tokio::test]
-async fn no_unknown_holder_remains_after_connections_are_killed() {
-    let server = Server::start().await;
-    let history = storm(&server, 10, 10, async |server| {
-        server.kill_clients("normal").await;
-    })
-    .await;
-    assert_eq!(history.grants().len(), 400);
-    history.assert_no_overlap();
-    history.assert_fences_increase();
     nothing_left(&server, NAME, SETTLED + SECOND).await;
 }
 
-/// Race: A message is lost while the subscriber reconnects.
+/// Race: A message is lost while the client reconnects.
 #[tokio::test]
 async fn all_waiters_of_a_client_are_reachable_as_soon_as_it_subscribes_again() {
     let server = Server::start().await;
@@ -93,7 +80,7 @@ async fn all_waiters_of_a_client_are_reachable_as_soon_as_it_subscribes_again() 
     }
     subscribed(&server, 1).await;
     // Their turn comes while they are unreachable, so they lose their places.
-    server.kill_clients("pubsub").await;
+    server.kill_clients().await;
     guard.release().await.unwrap();
     for waiter in waiters {
         granted(waiter, SOON).await.release().await.unwrap();
@@ -202,7 +189,7 @@ async fn a_hold_outlives_its_connections() {
     let guard = locks.lock(NAME).acquire().await.unwrap();
     for _ in 0..6 {
         tokio::time::sleep(Duration::from_millis(600)).await;
-        server.kill_clients("normal").await;
+        server.kill_clients().await;
     }
     guard.check().unwrap();
     guard.release().await.unwrap();
@@ -238,9 +225,9 @@ async fn waits_that_end_while_their_connections_are_killed_leave_nothing() {
         }
     }
     let kills = async {
-        for kind in ["normal", "pubsub"].repeat(6) {
+        for _ in 0..12 {
             tokio::time::sleep(Duration::from_millis(25)).await;
-            server.kill_clients(kind).await;
+            server.kill_clients().await;
         }
     };
     let (done, ()) = tokio::join!(join_all(running), kills);

@@ -125,7 +125,7 @@ async fn processes_with_and_without_it_never_hold_at_once_though_one_is_killed()
     history.died(killed.pid());
     for round in 1..=3 {
         let count = history.grants().len();
-        server.kill_clients("pubsub").await;
+        server.kill_clients().await;
         has_grants(&history, count + 200 * round).await;
     }
     let local = stop(&mut parts).await;

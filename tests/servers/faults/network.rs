@@ -6,7 +6,7 @@ use fairlock::{Error, LeaseState, LockManager};
 use fairlock_testkit::{Proxy, Server, eventually};
 
 use super::scene::{
-    NAME, SECOND, SOON, connect, epoch_ms, granted, in_line, kept, queued, settings, subscribed, unrenewed,
+    NAME, SECOND, SOON, connect, epoch_ms, granted, in_line, kept, queued, settings, subscribed,
 };
 
 const LEASE: Duration = Duration::from_millis(2500);
@@ -28,7 +28,7 @@ async fn lost_in_time(fault: impl FnOnce(&Proxy)) {
     // This is long enough for a renewal or two.
     tokio::time::sleep(SECOND).await;
     fault(&proxy);
-    server.kill_clients("normal").await;
+    server.kill_clients().await;
     tokio::time::sleep(Duration::from_millis(50)).await;
     let lease_end = kept(&server, NAME).await.until;
     let lost = tokio::spawn(guard.lost());
@@ -157,29 +157,6 @@ async fn waiter_gets_the_lock_by_asking_when_every_push_is_late() {
     let guard = granted(waiter, 4 * SECOND).await;
     guard.check().unwrap();
     guard.release().await.unwrap();
-}
-
-/// Race: A client cannot subscribe.
-#[tokio::test]
-async fn a_waiter_that_cannot_subscribe_asks_all_the_same() {
-    let server = Server::start().await;
-    let proxy = Proxy::start(server.port());
-    let (locks, other_client) = (
-        connect(&server.url()).await,
-        settings().connect(&proxy.url()).await.unwrap(),
-    );
-    let other = locks.lock("b").acquire().await.unwrap();
-    let other_waiter = in_line(&server, &other_client, "b", 1).await;
-    subscribed(&server, 1).await;
-    // The client loses its subscriber connection for good, and keeps the command connection.
-    proxy.refuse();
-    server.kill_clients("pubsub").await;
-    let lease = SECOND / 2;
-    let _guard = unrenewed(&locks, NAME, lease).await;
-    let waiter = in_line(&server, &other_client, NAME, 1).await;
-    granted(waiter, lease + SOON).await.release().await.unwrap();
-    other.release().await.unwrap();
-    other_waiter.abort();
 }
 
 /// Race: A waiter's connection is half-open, and looks alive.

@@ -112,7 +112,9 @@ impl Sentinels {
         let replicas = servers.filter(|(index, _)| *index != primary);
         let replicas: Vec<&Server> = replicas.map(|(_, server)| server).collect();
         replicas.iter().for_each(|replica| replica.pause());
-        self.servers[primary].kill_clients("replica").await;
+        self.servers[primary]
+            .command(&["CLIENT", "KILL", "TYPE", "replica"])
+            .await;
         replicas
     }
 

@@ -382,9 +382,11 @@ impl Server {
             .collect()
     }
 
-    /// Closes all connections of a type (`normal`, `pubsub`), and returns how many.
-    pub async fn kill_clients(&self, kind: &str) -> i64 {
-        self.command(&["CLIENT", "KILL", "TYPE", kind]).await.int()
+    /// Closes the connections of all clients but replicas.
+    pub async fn kill_clients(&self) {
+        for kind in ["normal", "pubsub"] {
+            self.command(&["CLIENT", "KILL", "TYPE", kind]).await.int();
+        }
     }
 
     fn end(&self, order: &str) {

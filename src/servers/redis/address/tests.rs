@@ -48,7 +48,7 @@ fn urls_without_a_server_are_invalid() {
         "redis://host/256",
         "redis://host/1/2",
         "redis://host:99999",
-        "redis://host?protocol=4",
+        "redis://host?protocol=3",
         "redis://host?db=1",
         "redis://host?timeout=1",
         "redis://%ff@host",
@@ -64,7 +64,7 @@ fn urls_without_a_server_are_invalid() {
         "redis-sentinel://host?sentinelServiceName=main&sentinelUsername=user&sentinelPassword=",
         "redis-cluster://host?node=user:word@b",
         "redis-cluster://host?node=b/1",
-        "redis-cluster://host?node=b%3Fprotocol=3",
+        "redis-cluster://host?node=b%3Fx=3",
         "redis-cluster://host?node=b%231",
         "redis-cluster://host?node=redis://b:1",
     ] {
@@ -79,7 +79,8 @@ fn a_url_that_cannot_be_read_is_named_by_its_scheme() {
             "rediss-cluster://host/one",
             "server URL \"rediss-cluster://...\": ",
         ),
-        ("redis://host?db=1", "the only parameters are protocol (a ? in"),
+        ("redis://host?db=1", "there are no parameters (a ? in"),
+        ("unix:///a?x=1", "the only parameters are db (a ? in"),
         ("http://host", "server URL \"http://...\": the scheme must be"),
         (
             "host:6379",
@@ -129,13 +130,12 @@ fn tls_without_its_feature_is_refused_and_the_feature_named() {
 #[cfg(any(feature = "rustls", feature = "native-tls"))]
 #[test]
 fn every_part_of_a_url_is_read() {
-    let address = Address::parse("valkeys://us%40er:pass%3Aword@host:1/3?protocol=3").unwrap();
+    let address = Address::parse("valkeys://us%40er:pass%3Aword@host:1/3").unwrap();
     assert!(address.tls);
     assert_eq!(address.to_string(), "host:1");
     assert_eq!(address.username.as_deref(), Some("us@er"));
     assert_eq!(address.password.as_deref(), Some("pass:word"));
     assert_eq!(address.database, Some(3));
-    assert_eq!(address.protocol, RespVersion::RESP3);
 }
 
 #[cfg(unix)]
@@ -150,8 +150,7 @@ fn a_socket_is_named_by_its_path() {
 
 #[test]
 fn servers_of_a_cluster_are_named_each() {
-    let address = Address::parse("valkey-cluster://user:word@a?node=b:1&node=[::1]:2&protocol=3").unwrap();
-    assert_eq!(address.protocol, RespVersion::RESP3);
+    let address = Address::parse("valkey-cluster://user:word@a?node=b:1&node=[::1]:2").unwrap();
     assert_eq!(address.username.as_deref(), Some("user"));
     let Target::Cluster(nodes) = address.target else {
         panic!("a cluster")
@@ -200,7 +199,7 @@ fn a_server_of_a_quorum_is_one_server() {
 fn urls_of_one_server_have_one_identity() {
     let identity = |url| Address::parse_independent(url).unwrap().identity();
     for (url, same) in [
-        ("redis://a", "valkey://user:password@A:6379/3?protocol=3"),
+        ("redis://a", "valkey://user:password@A:6379/3"),
         ("redis://[::1]:1", "redis://[0:0:0:0:0:0:0:1]:1/"),
         #[cfg(unix)]
         (

@@ -3,11 +3,9 @@
 use std::pin::pin;
 use std::time::Duration;
 
-use fred::interfaces::PubsubInterface;
 use futures_util::StreamExt;
 
 use super::super::address::Node;
-use super::super::commands::RedisCommand;
 use super::super::connection::Connection;
 use super::super::connector::Connector;
 use super::super::dial::staggered;
@@ -15,7 +13,6 @@ use super::super::failure;
 use super::slots::{Range, View, host_names, ranges};
 use crate::protocol::interface::Failure;
 use crate::protocol::script::PubSubMode;
-use crate::servers::redis::script_set::ScriptSet;
 use crate::types::error::ServerError;
 
 /// How long one server has for its answer before the next one is asked too. While one answers at once, few
@@ -41,7 +38,7 @@ pub(super) async fn discover(connector: &Connector) -> Result<(PubSubMode, View)
 }
 
 async fn discover_by(connector: &Connector, seed: &Node) -> Result<(PubSubMode, View), Failure> {
-    let connection = connector.at(seed).open().await?;
+    let connection = connector.at(seed).open_for_calls().await?;
     let view = view_of(connector, &connection, seed).await?;
     Ok((pubsub_mode_of(&connection).await?, view))
 }
@@ -69,11 +66,9 @@ async fn slots_by(
     connection: &Connection,
     asked: &Node,
 ) -> Result<Vec<Range>, Failure> {
-    let reply = RedisCommand::slots()
-        .run(connection.client(), &ScriptSet::default())
-        .await;
-    let reply = reply.map_err(|error| {
-        failure::with_advice(failure::classify(&error), |words| {
+    let reply = connection.line().call(&["CLUSTER", "SLOTS"]).await;
+    let reply = reply.map_err(|failure| {
+        failure::with_advice(failure, |words| {
             let is_alone = words.contains("cluster support disabled");
             is_alone.then_some("this server is in no cluster: its URL begins with redis:// or rediss://")
         })
@@ -123,14 +118,11 @@ pub(in crate::servers::redis) async fn owners_by(
 
 /// Shard channels exist since 7.0. Older servers do not know this command.
 async fn pubsub_mode_of(connection: &Connection) -> Result<PubSubMode, Failure> {
-    let channels: Vec<String> = Vec::new();
-    match connection
-        .client()
-        .pubsub_shardnumsub::<fred::types::Value, _>(channels)
-        .await
-    {
+    match connection.line().call(&["PUBSUB", "SHARDNUMSUB"]).await {
         Ok(_) => Ok(PubSubMode::Sharded),
-        Err(error) if failure::code(&error) == Some("ERR") => Ok(PubSubMode::Uncounted),
-        Err(error) => Err(failure::classify(&error)),
+        Err(Failure::Refused(error)) if failure::code_of(&error.to_string()) == Some("ERR") => {
+            Ok(PubSubMode::Uncounted)
+        }
+        Err(failure) => Err(failure),
     }
 }

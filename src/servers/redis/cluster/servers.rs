@@ -19,7 +19,7 @@ use crate::servers::redis::cluster::table::Table;
 use crate::servers::redis::connector::Connector;
 use crate::servers::redis::options::Options;
 use crate::servers::redis::server::RedisStore;
-use crate::servers::redis::slot::{SlotGate, slot_of, unserved};
+use crate::servers::redis::slot::{slot_of, unserved};
 use crate::sync::outstanding::Outstanding;
 use crate::types::error::ServerError;
 
@@ -31,9 +31,9 @@ pub(super) struct Cluster {
     pub(super) table: Mutex<Table>,
     /// Wakes the task when slots may have new owners.
     pub(super) stale: Notify,
-    /// Wakes the calls that are held back when slots may have owners again.
+    /// Wakes the calls that wait for owners when some are known.
     pub(super) learnt: Notify,
-    /// The calls that are held back until their slots have owners.
+    /// The calls that wait for the owners of their slots to be known.
     pub(super) held_back: Arc<Outstanding>,
     pub(super) runtime: Handle,
     pub(super) closed: AtomicBool,
@@ -111,7 +111,7 @@ impl Cluster {
         slot: usize,
     ) -> Result<Option<(Arc<RedisStore>, CallOptions)>, Failure> {
         let mut table = self.table();
-        let Some(owner) = table.serving(slot) else {
+        let Some(owner) = table.owner(slot) else {
             return self.has_met(&table).map(|_| None);
         };
         let pubsub_mode = match table.pubsub_mode() {
@@ -122,23 +122,14 @@ impl Cluster {
             pubsub_mode,
             importing: false,
             declared: Declared::All,
-            gate: Some(SlotGate {
-                closed: Arc::clone(table.unserved()),
-                slot,
-            }),
         };
         Ok(Some((self.open(&mut table, owner)?, call_options)))
     }
 
-    /// Stores that a server refused to serve the slot, or another one whose calls were in flight with those
-    /// of this one. The server tells which when it is asked.
-    pub(super) fn refused(&self, slot: usize, by: ServerId) {
-        self.table().refuse(slot, by);
+    /// A server refused to serve the slot, which another one may have.
+    pub(super) fn refused(&self, slot: usize) {
+        self.table().unsettle(slot);
         self.stale.notify_one();
-    }
-
-    pub(super) fn is_unserved(&self, slot: usize) -> bool {
-        self.table().serving(slot).is_none()
     }
 
     pub(super) fn server(self: &Arc<Self>, address: &Node) -> Result<Arc<RedisStore>, Failure> {
@@ -219,16 +210,10 @@ impl Cluster {
         Err(elsewhere())
     }
 
-    /// Ends the subscription to a channel whose slot this server no longer has. A server that has ended it by
-    /// itself would refuse to end it again.
+    /// Ends the subscription to a channel whose slot this server no longer has.
     pub(super) fn leave(&self, server: &RedisStore, channel: &str) {
-        let mut table = self.table();
-        table.left(channel);
-        if table.pubsub_mode().ends_with_the_slot() {
-            server.forget(channel);
-        } else {
-            server.unsubscribe(channel);
-        }
+        self.table().left(channel);
+        server.unsubscribe(channel);
     }
 }
 
@@ -250,8 +235,9 @@ impl Listener for Cluster {
         self.stale.notify_one();
     }
 
-    fn unserved(&self, server: ServerId, channel: &str) {
-        self.refused(slot_of(channel), server);
+    fn left(&self, server: ServerId, channel: &str) {
+        self.table().left_by(server, channel);
+        self.refused(slot_of(channel));
     }
 
     fn replaced(&self, server: ServerId) {

@@ -3,7 +3,7 @@
 use fred::types::Value as Wire;
 
 use super::super::address::Node;
-use super::super::connection::named_in;
+use super::super::resp::named_in;
 use super::super::slot::SLOTS;
 use crate::protocol::interface::Failure;
 

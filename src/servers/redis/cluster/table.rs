@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::super::address::Node;
 use super::super::server::RedisStore;
-use super::super::slot::{SLOTS, SlotSet, slot_of};
+use super::super::slot::{SLOTS, slot_of};
 use super::slots::View;
 use crate::protocol::interface::{Failure, ServerId};
 use crate::protocol::script::PubSubMode;
@@ -21,10 +21,7 @@ pub(super) struct Table {
     view: BTreeSet<ServerId>,
     /// The owners by slot.
     owners: Vec<Option<ServerId>>,
-    /// The slots that their owners do not serve, by what the owners said. Only such a server knows at once
-    /// when it has the slot again. The others may go on naming it.
-    unserved: Arc<SlotSet>,
-    /// When slots moved to their present owners, for slots that moved recently.
+    /// When slots moved to their present owners, or were served by nobody, if that was recently.
     moved: HashMap<usize, Instant>,
     /// The time within which subscribers follow a slot.
     settling: Duration,
@@ -71,7 +68,6 @@ impl Table {
             servers: Vec::new(),
             view: BTreeSet::new(),
             owners: vec![None; SLOTS],
-            unserved: Arc::default(),
             moved: HashMap::new(),
             settling,
             channels: HashMap::new(),
@@ -151,45 +147,6 @@ impl Table {
         self.owners[slot]
     }
 
-    /// The server that has the slot, unless it said that it does not serve it.
-    pub(super) fn serving(&self, slot: usize) -> Option<ServerId> {
-        self.owners[slot].filter(|_| !self.unserved.contains(slot))
-    }
-
-    pub(super) fn unserved(&self) -> &Arc<SlotSet> {
-        &self.unserved
-    }
-
-    /// The clients of the servers that do not serve slots of theirs.
-    pub(super) fn refusing(&self) -> Vec<Arc<RedisStore>> {
-        let owners: BTreeSet<_> = self
-            .unserved
-            .slots()
-            .filter_map(|slot| self.owners[slot])
-            .collect();
-        let stores = owners.into_iter().filter_map(|owner| self.store_at(owner));
-        stores.cloned().collect()
-    }
-
-    /// Stores that a server does not serve the slot, unless another one has it by now. A server that gives up
-    /// a slot ends the subscriptions to its channels.
-    pub(super) fn refuse(&mut self, slot: usize, by: ServerId) {
-        if self.owners[slot] != Some(by)
-            || !self.unserved.insert(slot)
-            || !self.pubsub_mode().ends_with_the_slot()
-        {
-            return;
-        }
-        for (channel, place) in self.channels.get_mut(&slot).into_iter().flatten() {
-            if let Some(store) = self.servers[index(by)].store() {
-                store.forget(channel);
-            }
-            if *place == Subscribed::At(by) {
-                *place = Subscribed::Left;
-            }
-        }
-    }
-
     /// The server with the least id that has slots and is not before `from`.
     pub(super) fn first_owner(&self, from: ServerId) -> Option<ServerId> {
         let owners = self.owners.iter().copied().flatten();
@@ -199,20 +156,20 @@ impl Table {
     /// Stores the owner of a slot that another server named.
     pub(super) fn set_owner(&mut self, slot: usize, owner: &Node) {
         let owner = self.id_of(owner);
-        self.give(slot, owner, None);
+        self.give(slot, owner);
     }
 
-    /// Stores the owner of a slot that the server `asked` named.
-    fn give(&mut self, slot: usize, owner: ServerId, asked: Option<ServerId>) {
-        let is_unserved = self.unserved.contains(slot);
-        if is_unserved && self.owners[slot] == Some(owner) && asked != Some(owner) {
-            return;
-        }
+    fn give(&mut self, slot: usize, owner: ServerId) {
         let former = self.owners[slot].replace(owner);
-        if is_unserved || former.is_some_and(|former| former != owner) {
-            self.unserved.remove(slot);
-            self.moved.insert(slot, Instant::now());
+        if former.is_some_and(|former| former != owner) {
+            self.unsettle(slot);
         }
+    }
+
+    /// Subscribers may not be where the slot is. A server that gives up a slot ends the subscriptions to its
+    /// channels.
+    pub(super) fn unsettle(&mut self, slot: usize) {
+        self.moved.insert(slot, Instant::now());
     }
 
     /// Whether the slot moved to its owner so recently that subscribers may not have followed.
@@ -221,24 +178,18 @@ impl Table {
         moved.is_some_and(|moved| moved.elapsed() < self.settling)
     }
 
-    /// Stores the owners of the slots. A slot without an owner keeps its last one, which may return. If that
-    /// is the server whose view this is, it does not serve the slot.
+    /// Stores the owners of the slots. A slot without an owner keeps its last one, which may return.
     pub(super) fn apply(&mut self, view: &View) {
         self.moved.retain(|_, moved| moved.elapsed() < self.settling);
         let asked = self.id_of(&view.of);
-        let mut named = vec![None; SLOTS];
         self.view = BTreeSet::from([asked]);
         for range in &view.ranges {
             // Replicas are stored too, because they are asked when all primaries are gone.
             let ids: Vec<_> = range.servers.iter().map(|server| self.id_of(server)).collect();
-            named[range.first..=range.last].fill(Some(ids[0]));
-            self.view.extend(ids);
-        }
-        for (slot, owner) in named.into_iter().enumerate() {
-            match owner {
-                Some(owner) => self.give(slot, owner, Some(asked)),
-                None => self.refuse(slot, asked),
+            for slot in range.first..=range.last {
+                self.give(slot, ids[0]);
             }
+            self.view.extend(ids);
         }
     }
 
@@ -280,7 +231,7 @@ impl Table {
     /// Stores where the channel has been subscribed. Returns whether the channel is still wanted and that
     /// server has its slot.
     pub(super) fn subscribed(&mut self, channel: &Arc<str>, at: ServerId) -> bool {
-        let is_served_there = self.serving(slot_of(channel)) == Some(at);
+        let is_served_there = self.owner(slot_of(channel)) == Some(at);
         match self.place(channel) {
             Some(place) => *place = Subscribed::At(at),
             None => return false,
@@ -300,6 +251,14 @@ impl Table {
         }
     }
 
+    /// The same, unless another server has the subscription by now.
+    pub(super) fn left_by(&mut self, server: ServerId, channel: &str) {
+        let place = self.place(channel);
+        if let Some(place) = place.filter(|place| **place == Subscribed::At(server)) {
+            *place = Subscribed::Left;
+        }
+    }
+
     /// Removes the channel, and returns the client that listens to it, or that may do so soon.
     pub(super) fn unlisten(&mut self, channel: &str) -> Option<Arc<RedisStore>> {
         let slot = slot_of(channel);
@@ -310,24 +269,16 @@ impl Table {
         }
         let at = match place {
             Subscribed::At(at) => at,
-            Subscribed::Asked | Subscribed::Left => self.serving(slot)?,
+            Subscribed::Asked | Subscribed::Left => self.owner(slot)?,
         };
         self.store_at(at).cloned()
-    }
-
-    /// The client that listens to the channel.
-    pub(super) fn listening(&mut self, channel: &str) -> Option<Arc<RedisStore>> {
-        match *self.place(channel)? {
-            Subscribed::At(at) => self.store_at(at).cloned(),
-            Subscribed::Asked | Subscribed::Left => None,
-        }
     }
 
     /// The channels that are not subscribed at the servers that have their slots.
     pub(super) fn misplaced(&self) -> Vec<Misplaced> {
         let mut misplaced = Vec::new();
         for (slot, channels) in &self.channels {
-            let Some(owner) = self.serving(*slot) else {
+            let Some(owner) = self.owner(*slot) else {
                 continue;
             };
             for (channel, place) in channels {

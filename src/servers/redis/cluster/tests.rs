@@ -3,7 +3,7 @@
 use std::net::TcpListener;
 use std::task::{Context, Poll, Waker};
 
-use fairlock_testkit::{Proxy, Server, free_port};
+use fairlock_testkit::{Server, free_port};
 use tokio::time::advance;
 
 use super::super::slot::SLOTS;
@@ -11,8 +11,6 @@ use super::super::tests::{OPTIONS, Recorder, until};
 use super::discovery::discover;
 use super::slots::{Range, View};
 use super::*;
-use crate::protocol::Inspect;
-use crate::protocol::ids::{ClientId, RequestId};
 use crate::protocol::script::{self, PubSubMode};
 use crate::servers::redis::address::Node;
 use crate::servers::redis::cluster::servers::Cluster;
@@ -101,38 +99,6 @@ async fn configured_nodes_are_asked_first_and_then_those_of_the_last_view_alone(
     assert_eq!(ports, [1, 2, 30, 29]);
 }
 
-/// Race: A server gives up a slot, and the others have not heard of it.
-#[tokio::test]
-async fn only_the_server_that_refused_a_slot_or_another_owner_makes_it_served_again() {
-    let cluster = cluster("127.0.0.1:1", &Arc::default());
-    let [former, next] = [2, 3].map(at);
-    let told = |of: &Node, master: &Node| {
-        let view = view(of.clone(), master.clone(), at(4));
-        cluster.table().apply(&view);
-    };
-    let refuse = || {
-        told(&former, &former);
-        let owner = cluster.table().owner(7).unwrap();
-        cluster.refused(7, owner);
-        assert!(cluster.is_unserved(7));
-    };
-    refuse();
-    told(&next, &former);
-    cluster.moved(7, &former);
-    assert!(cluster.is_unserved(7), "others name it still");
-    told(&former, &former);
-    assert!(!cluster.is_unserved(7), "it has the slot again");
-    refuse();
-    told(&former, &next);
-    assert!(!cluster.is_unserved(7), "another one has the slot");
-    refuse();
-    cluster.moved(7, &next);
-    assert!(!cluster.is_unserved(7), "another one has the slot");
-    let owner = cluster.table().owner(7).unwrap();
-    cluster.refused(7, ServerId(owner.0 + 1));
-    assert!(!cluster.is_unserved(7), "the refusal of a former owner is late");
-}
-
 /// Accepts connections, and answers nothing.
 fn silent() -> (TcpListener, Node) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -179,36 +145,6 @@ async fn server_that_is_back_is_found_at_once_though_other_addresses_are_silent(
     .await;
     assert!(began.elapsed() < OPTIONS.attempt_timeout / 2);
     watch.abort();
-}
-
-/// Race: A slot loses its owner while calls about its locks wait for a connection.
-#[tokio::test]
-async fn call_that_waits_for_a_connection_is_not_sent_while_its_slot_is_unserved() {
-    let server = Server::start().await;
-    let proxy = Proxy::start(server.port());
-    proxy.refuse();
-    let owner = at(proxy.port());
-    let cluster = cluster(&owner.to_string(), &Arc::default());
-    let keys = Keys::new("fairlock", "a").unwrap();
-    let slot = slot_of(&keys.lock);
-    cluster.table().set_owner(slot, &owner);
-    let call = cluster.call(Inspect {
-        keys: keys.into(),
-        request: RequestId::new(&ClientId::random(), Duration::from_secs(5), 1, None),
-    });
-    let mut call = tokio::spawn(call);
-    sleep(Duration::from_millis(100)).await;
-    let id = cluster.table().owner(slot).unwrap();
-    cluster.refused(slot, id);
-    proxy.heal();
-    let is_up = || cluster.table().store_at(id).is_some_and(|store| store.is_up());
-    until("connected", is_up).await;
-    assert!(timeout(Duration::from_millis(300), &mut call).await.is_err());
-    assert!(!server.calls().await.contains_key("evalsha"), "the call was sent");
-    let view = view(owner.clone(), owner.clone(), owner);
-    cluster.table().apply(&view);
-    cluster.learnt.notify_waiters();
-    call.await.unwrap().unwrap();
 }
 
 /// The id of the subscriber connection.
@@ -274,7 +210,7 @@ async fn a_server_without_slots_is_kept_while_its_client_is_opened() {
 
 /// Race: A subscription reaches a server that has just given up the slot.
 #[tokio::test]
-async fn channel_of_a_slot_that_is_unserved_costs_the_other_channels_one_connection() {
+async fn channel_of_a_slot_that_is_unserved_costs_the_other_channels_nothing() {
     let servers = fairlock_testkit::Cluster::of_masters(1).await;
     let server = &servers.servers[0];
     if server.command(&["PUBSUB", "SHARDCHANNELS"]).await.is_error() {
@@ -286,6 +222,7 @@ async fn channel_of_a_slot_that_is_unserved_costs_the_other_channels_one_connect
     let (store, recorder) = store_of(&servers, options).await;
     let other: Arc<str> = "fairlock:unlock:{b}:c".into();
     store.subscribe(Arc::clone(&other)).await.unwrap();
+    let before = subscriber_of(server);
     let slot = slot_of(CHANNEL);
     server.tell(&format!("CLUSTER DELSLOTS {slot}"));
     let began = Instant::now();
@@ -294,18 +231,38 @@ async fn channel_of_a_slot_that_is_unserved_costs_the_other_channels_one_connect
         began.elapsed() < options.attempt_timeout / 2,
         "the failure is told"
     );
-    let listening = || server.tell(&format!("PUBSUB SHARDNUMSUB {other}"));
-    until("the other channel is subscribed again", || {
-        listening() == format!("{other} 1")
+    store.subscribe(CHANNEL.into()).await.unwrap_err();
+    let listening = server.tell(&format!("PUBSUB SHARDNUMSUB {other}"));
+    assert_eq!(listening, format!("{other} 1"));
+    assert_eq!(recorder.reconnects(), 0);
+    server.tell(&format!("CLUSTER ADDSLOTS {slot}"));
+    store.subscribe(CHANNEL.into()).await.unwrap();
+    assert_eq!(subscriber_of(server), before, "the connection was lost");
+}
+
+/// Race: A slot leaves a server, and its waiters hear of no hand-over before the client asks for the owners.
+#[tokio::test]
+async fn a_subscription_that_the_server_ends_is_noticed_at_once() {
+    let servers = fairlock_testkit::Cluster::of_masters(1).await;
+    let server = &servers.servers[0];
+    if server.command(&["PUBSUB", "SHARDCHANNELS"]).await.is_error() {
+        // Servers before 7.0 have no channels that belong to slots.
+        return;
+    }
+    server.tell("CONFIG SET cluster-require-full-coverage no");
+    let (store, recorder) = store_of(&servers, quiet()).await;
+    store.subscribe(CHANNEL.into()).await.unwrap();
+    let slot = slot_of(CHANNEL);
+    server.tell(&format!("CLUSTER DELSLOTS {slot}"));
+    server.tell(&format!("CLUSTER ADDSLOTS {slot}"));
+    // All waiters ask again, because messages may have been lost.
+    until("told", || recorder.reconnects() == 1).await;
+    until("subscribed again", || {
+        server
+            .tell(&format!("PUBSUB SHARDNUMSUB {CHANNEL}"))
+            .ends_with(" 1")
     })
     .await;
-    until("all who wait ask again", || recorder.reconnects() == 1).await;
-    let before = subscriber_of(server);
-    let mut again = tokio::spawn(store.subscribe(CHANNEL.into()));
-    assert!(timeout(Duration::from_secs(1), &mut again).await.is_err());
-    assert_eq!(subscriber_of(server), before, "the connection was lost again");
-    server.tell(&format!("CLUSTER ADDSLOTS {slot}"));
-    again.await.unwrap().unwrap();
 }
 
 /// The options of a client that does not ask for the owners of the slots without a reason.
@@ -343,31 +300,14 @@ async fn channel_is_subscribed_again_once_its_slot_is_served_again() {
     store.subscribe(CHANNEL.into()).await.unwrap();
     let before = subscriber_of(server);
     server.tell(&format!("CLUSTER DELSLOTS {slot}"));
-    until("the server is asked", || store.cluster.is_unserved(slot)).await;
-    assert_eq!(listening(), format!("{CHANNEL} 0"));
+    until("the subscription has ended", || {
+        listening() == format!("{CHANNEL} 0")
+    })
+    .await;
+    sleep(OPTIONS.ping_every).await;
     assert_eq!(recorder.reconnects(), 0);
     server.tell(&format!("CLUSTER ADDSLOTS {slot}"));
     until("subscribed again", || listening() == format!("{CHANNEL} 1")).await;
     until("all who wait ask again", || recorder.reconnects() == 1).await;
     assert_eq!(subscriber_of(server), before, "the connection was replaced");
-}
-
-#[tokio::test]
-async fn server_that_refused_a_slot_is_asked_whoever_has_the_turn() {
-    let servers = fairlock_testkit::Cluster::of_masters(3).await;
-    let (store, _) = store_of(&servers, quiet()).await;
-    let cluster = &store.cluster;
-    // All of them are connected.
-    let slots = [0, SLOTS / 2, SLOTS - 1];
-    let owners = slots.map(|slot| cluster.table().owner(slot).unwrap());
-    for owner in owners {
-        let server = cluster.open(&mut cluster.table(), owner).unwrap();
-        until("connected", || server.is_up()).await;
-    }
-    for turn in 0..owners.len() {
-        cluster.table().refuse(slots[0], owners[0]);
-        assert!(cluster.is_unserved(slots[0]));
-        assert!(cluster.learn(turn).await);
-        assert!(!cluster.is_unserved(slots[0]), "the turn {turn}");
-    }
 }

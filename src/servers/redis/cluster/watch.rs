@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use futures_util::future::{join, join_all};
+use futures_util::future::join_all;
 use tokio::time::{sleep, timeout};
 
 use super::super::address::Node;
@@ -35,8 +35,8 @@ pub(super) async fn watch(cluster: Arc<Cluster>) {
     cluster.meet().await;
     let mut turn = 0;
     loop {
-        // No server tells a waiter that its slot has moved and its subscription has ended. Until the client
-        // asks, it hears of no hand-over. After three such intervals, hand-overs pass it over.
+        // Before 7.0, no server tells a waiter that its slot has moved. Until the client asks, it may hear of
+        // no hand-over. After three such intervals, hand-overs pass it over.
         let _ = timeout(look_every(cluster.options), cluster.stale.notified()).await;
         let mut pause = SHORTEST;
         loop {
@@ -72,24 +72,21 @@ impl Cluster {
     }
 
     /// Asks the servers for the owners of the slots until one answers. Each call starts with another server,
-    /// because a server that is cut off keeps its outdated view. A server that does not serve a slot is asked
-    /// too, because it knows best whether it has the slot again. Returns whether any server answered.
+    /// because a server that is cut off keeps its outdated view. Returns whether any server answered.
     pub(super) async fn learn(&self, turn: usize) -> bool {
-        let mut refusing = self.table().refusing();
-        refusing.retain(|store| store.is_up());
-        let refusing = join_all(refusing.iter().map(|store| self.view_by(store)));
-        let (refusing, any) = join(refusing, self.ask_around(turn)).await;
-        let views: Vec<View> = refusing.into_iter().chain([any]).flatten().collect();
+        let view = self.ask_around(turn).await;
         let retired = {
             let mut table = self.table();
-            views.iter().for_each(|view| table.apply(view));
+            if let Some(view) = &view {
+                table.apply(view);
+            }
             table.retire(self.options.attempt_timeout)
         };
         self.learnt.notify_waiters();
         for store in retired {
             store.close();
         }
-        !views.is_empty()
+        view.is_some()
     }
 
     async fn ask_around(&self, turn: usize) -> Option<View> {
@@ -144,7 +141,7 @@ impl Cluster {
         let mut pause = SHORTEST;
         loop {
             let connector = self.connector.at(address);
-            if let Ok(connection) = connector.open().await {
+            if let Ok(connection) = connector.open_for_calls().await {
                 if let Ok(view) = view_of(&connector, &connection, address).await {
                     return view;
                 }

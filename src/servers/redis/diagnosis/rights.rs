@@ -4,15 +4,17 @@
 //! here does nothing: its keys do not exist, or its words are refused once the user's rights are granted.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use fred::error::{Error, ErrorKind};
-use fred::interfaces::PubsubInterface;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
 
-use super::super::connection::{Connection, Subscribing};
+use super::super::connection::{Connection, Messages};
 use super::super::connector::Connector;
 use super::super::failure;
 use super::super::slot::slot_of;
-use super::{Examination, Findings, Setting, ask, is_from, words};
+use super::{Examination, Findings, Setting, ask, is_from};
 use crate::protocol::ids::ClientId;
 use crate::protocol::interface::Failure;
 use crate::protocol::keys::{Keys, label_key};
@@ -45,13 +47,10 @@ const FOR_ALL: &[&str] = &[
     "PUBSUB NUMSUB",
     "PING",
     "INFO server",
-    "CLIENT ID",
-    "CLIENT SETNAME $name",
     "SCAN 0 COUNT 1",
 ];
 const FROM_7_2: &[&str] = &["CLIENT SETINFO LIB-NAME fairlock"];
 const FOR_REPLICAS: &[&str] = &["WAIT 0 1"];
-const BEHIND_SENTINELS: &[&str] = &["ROLE"];
 const IN_A_CLUSTER: &[&str] = &["CLUSTER SLOTS", "ASKING"];
 const IN_A_CLUSTER_FROM_7_0: &[&str] = &["PUBSUB SHARDNUMSUB", "SPUBLISH $channel -"];
 
@@ -60,13 +59,12 @@ const CONTAINERS: &[&str] = &["CLIENT", "CLUSTER", "PUBSUB", "SCRIPT"];
 
 /// What a user misses without a right that can be spared.
 const SPARED: &[(&str, &str)] = &[
-    ("+scan", "locks cannot be listed"),
-    ("+client|id", "the server notes each connection in its ACL LOG"),
-    ("+info", "nobody is warned that the server may evict locks"),
     (
-        "+client|setname",
-        "CLIENT LIST shows connections without the label",
+        "+ping",
+        "the server notes each test of a connection in its ACL LOG",
     ),
+    ("+scan", "locks cannot be listed"),
+    ("+info", "nobody is warned that the server may evict locks"),
     ("+client|setinfo", "CLIENT LIST does not show the library"),
 ];
 
@@ -218,14 +216,13 @@ impl Names {
         }
     }
 
-    fn fill(&self, words: &str, name: &str) -> Vec<String> {
+    fn fill(&self, words: &str) -> Vec<String> {
         let fill = |word| match word {
             "$lock" => &self.keys.lock,
             "$queue" => &self.keys.queue,
             "$spin" => &self.keys.spin,
             "$label" => &self.label,
             "$channel" => &self.channel,
-            "$name" => name,
             word => word,
         };
         words.split(' ').map(fill).map(str::to_owned).collect()
@@ -246,7 +243,6 @@ impl Examination<'_> {
             (FOR_ALL, true),
             (FROM_7_2, is_from(info, 7, 2)),
             (FOR_REPLICAS, self.options.replicas > 0),
-            (BEHIND_SENTINELS, setting == Setting::BehindSentinels),
             (IN_A_CLUSTER, in_cluster),
             (IN_A_CLUSTER_FROM_7_0, in_cluster && is_from(info, 7, 0)),
         ];
@@ -254,7 +250,7 @@ impl Examination<'_> {
         let needed = groups.iter().filter(|(_, needed)| *needed);
         let mut lines: Vec<_> = needed
             .flat_map(|(group, _)| *group)
-            .map(|words| names.fill(words, self.label.as_str()))
+            .map(|words| names.fill(words))
             .collect();
         if let Some(database) = connector.database() {
             lines.push(vec!["SELECT".to_owned(), database.to_string()]);
@@ -275,39 +271,64 @@ impl Examination<'_> {
         }
     }
 
-    /// Begins and ends a subscription. A connection with subscriptions takes few other commands, so this one
-    /// is a connection of its own.
+    /// Begins and ends a subscription, on this connection.
     pub(super) async fn try_channels(
         &self,
-        mut connection: Connection,
+        connection: &Connection,
+        mut heard: mpsc::UnboundedReceiver<Option<String>>,
         setting: Setting,
         info: Option<&str>,
         tried: &mut RightsReport,
     ) {
-        let channel = Names::new(self.prefix, setting).channel;
-        let line = |command: &str| vec![command.to_owned(), channel.clone()];
-        if matches!(setting, Setting::InCluster(..)) && is_from(info, 7, 0) {
-            let client = connection.client();
-            let begun = client.ssubscribe(channel.as_str()).await;
-            tried.heard(&line("SSUBSCRIBE"), begun.as_ref().err());
-            let ended = client.sunsubscribe(channel.as_str()).await;
-            tried.heard(&line("SUNSUBSCRIBE"), ended.as_ref().err());
+        let channel: Arc<str> = Names::new(self.prefix, setting).channel.into();
+        let sharded = matches!(setting, Setting::InCluster(..)) && is_from(info, 7, 0);
+        let sharded = sharded.then_some(("SSUBSCRIBE", "SUNSUBSCRIBE"));
+        for (begin, end) in sharded.into_iter().chain([("SUBSCRIBE", "UNSUBSCRIBE")]) {
+            let line = connection.line();
+            for (command, send) in [(begin, true), (end, false)] {
+                if send {
+                    line.subscribe(command, &channel, 1);
+                } else {
+                    line.unsubscribe(command, &channel);
+                }
+                let answer = timeout(self.options.attempt_timeout, heard.recv()).await;
+                let error = match answer {
+                    Ok(Some(answer)) => answer.map(|said| Error::new(ErrorKind::Unknown, said)),
+                    Ok(None) | Err(_) => Some(Error::new(ErrorKind::Timeout, "")),
+                };
+                tried.heard(&[command.to_owned(), channel.to_string()], error.as_ref());
+            }
         }
-        for (nonce, (command, what)) in [
-            ("SUBSCRIBE", Subscribing::Begins),
-            ("UNSUBSCRIBE", Subscribing::Ends),
-        ]
-        .into_iter()
-        .enumerate()
-        {
-            let changed = connection
-                .change(what, &[channel.as_str().into()], nonce as u64)
-                .await;
-            let error = changed
-                .err()
-                .map(|failure| Error::new(ErrorKind::Unknown, words(failure).1));
-            tried.heard(&line(command), error.as_ref());
-        }
+    }
+}
+
+/// Tells what each subscription and its end were answered with: nothing, or an error.
+pub(super) struct Heard(pub(super) mpsc::UnboundedSender<Option<String>>);
+
+impl Heard {
+    fn tell(&self, error: Option<&str>) {
+        // The receiver may have lost patience.
+        let _ = self.0.send(error.map(str::to_owned));
+    }
+}
+
+impl Messages for Heard {
+    fn message(&self, _: &str, _: &str) {}
+
+    fn subscribed(&self, _: &str, _: u64) {
+        self.tell(None);
+    }
+
+    fn not_subscribed(&self, _: &Arc<str>, _: u64, said: &str) {
+        self.tell(Some(said));
+    }
+
+    fn unsubscribed(&self, _: &str) {
+        self.tell(None);
+    }
+
+    fn not_unsubscribed(&self, said: &str) {
+        self.tell(Some(said));
     }
 }
 

@@ -3,8 +3,6 @@
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use fred::interfaces::ClientLike;
-
 use super::super::connection::Connection;
 use super::super::server_info::{check_server, eviction_policy, field, number_of};
 use super::{Examination, Findings, Setting, ask, words};
@@ -28,7 +26,8 @@ const LAGS: u64 = 10;
 
 /// What the server says of itself, if the user may ask.
 pub(super) async fn info(connection: &Connection) -> Option<String> {
-    connection.client().info(None).await.ok()
+    let info = ask(connection, &["INFO".to_owned()]).await.ok()?;
+    info.as_string()
 }
 
 impl Examination<'_> {

@@ -45,6 +45,18 @@ async fn all_in_flight_at_once_meet_the_flush_and_keep_their_order() {
     assert_eq!(server.tell("LRANGE list 0 -1"), numbers(0..500));
 }
 
+/// Race: A caller runs long after its reply has come, and the server seems slow, or its clock behind.
+#[tokio::test]
+async fn a_reply_is_received_when_it_is_read_and_not_when_its_caller_runs() {
+    let server = Server::start().await;
+    let (store, _recorder) = store(&server.url()).await;
+    let call = start(&store, &"x");
+    until("executed", || server.tell("LLEN list") == "1").await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let runs = store.clock().now();
+    assert!(call.await.unwrap().at.received < runs);
+}
+
 #[tokio::test]
 async fn dropped_and_unpolled_calls_delay_no_other() {
     let server = Server::start().await;

@@ -5,7 +5,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::flawed::{Flaw, flawed};
+use fred::types::config::{Config, ServerConfig};
+
+use super::super::dial::dial_by_fred;
+use super::super::names::Names;
 use super::*;
 use crate::protocol::{Failure, ServerId};
 use crate::servers::pipeline::Why;
@@ -14,7 +17,7 @@ use crate::servers::pipeline::Why;
 async fn a_killed_command_connection_is_replaced() {
     let server = Server::start().await;
     let (store, recorder) = store(&server.url()).await;
-    server.tell("CLIENT KILL TYPE normal");
+    server.tell("CLIENT KILL SKIPME yes");
     until("reconnected", || recorder.replacements() > 0).await;
     store.call(Append("a".to_owned())).await.unwrap();
     assert_eq!(server.tell("LRANGE list 0 -1"), "a");
@@ -23,7 +26,7 @@ async fn a_killed_command_connection_is_replaced() {
 /// Race: A connection is lost while it is prepared for the calls.
 #[tokio::test]
 async fn connection_that_is_lost_as_soon_as_it_is_open_is_replaced_at_once() {
-    let url = format!("redis://127.0.0.1:{}", flawed(Flaw::LosesNewConnections));
+    let url = format!("redis://127.0.0.1:{}", flawed::loses_new_connections());
     let recorder = Arc::new(Recorder::default());
     let at_once = OPTIONS.attempt_timeout / 2;
     let store = open(OPTIONS, &url, &recorder).unwrap();
@@ -48,15 +51,8 @@ async fn a_slow_server_gets_a_new_connection() {
     proxy.delay_down(options.attempt_timeout / 2);
     store.call(Append("a".to_owned())).await.unwrap();
     proxy.cut();
-    until("the command connection is replaced", || {
-        recorder.replacements() > 0
-    })
-    .await;
+    until("the connection is replaced", || recorder.reconnects() > 0).await;
     store.call(Append("b".to_owned())).await.unwrap();
-    until("the subscriber connection is replaced", || {
-        recorder.reconnects() > 0
-    })
-    .await;
     assert_eq!(server.tell("LRANGE list 0 -1"), "a b");
 }
 
@@ -90,7 +86,7 @@ async fn new_connection_is_reported_before_its_first_reply() {
     let store = RedisStore::open(connector, OPTIONS, &listener, place, &script::ALL);
     store.time().await.unwrap();
     gatekeeper.store.set(Arc::downgrade(&store)).unwrap();
-    server.tell("CLIENT KILL TYPE normal");
+    server.tell("CLIENT KILL SKIPME yes");
     until("replaced", || !gatekeeper.open.lock().unwrap().is_empty()).await;
     assert_eq!(*gatekeeper.open.lock().unwrap(), [false]);
     until("open", || store.is_up()).await;
@@ -101,51 +97,67 @@ async fn a_new_connection_has_the_server_learn_the_scripts_before_a_call_misses_
     let server = Server::start().await;
     let (store, recorder) = store(&server.url()).await;
     server.tell("SCRIPT FLUSH");
-    server.tell("CLIENT KILL TYPE normal");
+    server.tell("CLIENT KILL SKIPME yes");
     until("replaced", || recorder.replacements() > 0).await;
     store.call(Append("a".to_owned())).await.unwrap();
     let errors = server.tell("INFO errorstats");
     assert!(!errors.contains("NOSCRIPT"), "{errors}");
 }
 
-/// Race: A client sends its calls to one server and listens at another.
+/// Race: A new connection leads to another server, whose messages are missed.
 #[tokio::test]
-async fn the_subscriber_connection_is_replaced_with_the_command_connection() {
+async fn a_new_connection_is_told_once_all_is_subscribed_on_it() {
     let server = Server::start().await;
     let (store, recorder) = store(&server.url()).await;
-    store.subscribe("c".into()).await.unwrap();
-    let id = |list: String| {
-        list.split_once("id=")
-            .unwrap()
-            .1
-            .split(' ')
-            .next()
-            .unwrap()
-            .to_owned()
-    };
-    let subscriber = || id(server.tell("CLIENT LIST TYPE pubsub"));
-    let before = subscriber();
-    server.tell("CLIENT KILL TYPE normal");
-    until("told", || recorder.reconnects() > 0).await;
-    assert_ne!(subscriber(), before);
-    assert_eq!((recorder.replacements(), recorder.reconnects()), (1, 1));
-}
-
-#[tokio::test]
-async fn the_subscriber_connection_waits_for_the_command_connection() {
-    let server = Server::start().await;
-    let (store, recorder) = store(&server.url()).await;
-    store.subscribe("c".into()).await.unwrap();
-    // Either connection may be the first to return, so this is done several times.
+    for channel in ["a", "b", "c"] {
+        store.subscribe(channel.into()).await.unwrap();
+    }
     for round in 1..=4 {
-        // Both connections break at the same time. One reconnect is enough to make all waiters ask.
         server.tell("CLIENT KILL SKIPME yes");
         until("told", || recorder.reconnects() >= round).await;
         assert_eq!((recorder.replacements(), recorder.reconnects()), (round, round));
-        tokio::time::sleep(Duration::from_millis(200)).await;
+        for channel in ["a", "b", "c"] {
+            assert_eq!(server.tell(&format!("PUBLISH {channel} x")), "1");
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
         assert_eq!((recorder.replacements(), recorder.reconnects()), (round, round));
-        assert_eq!(server.tell("PUBLISH c x"), "1");
     }
+}
+
+/// Race: A call on a new connection has its request queued, and its turn comes before the client listens.
+#[tokio::test]
+async fn a_new_connection_is_subscribed_before_any_call_on_it() {
+    let server = Server::start().await;
+    let proxy = Proxy::start(server.port());
+    let (store, _recorder) = store(&proxy.url()).await;
+    store.subscribe("c".into()).await.unwrap();
+    proxy.refuse();
+    proxy.cut();
+    until("down", || !store.is_up()).await;
+    let waiting = start(&store, &"x");
+    server.tell("CONFIG SET slowlog-log-slower-than 0");
+    proxy.heal();
+    waiting.await.unwrap();
+    let newest_first = server.tell("SLOWLOG GET");
+    let [subscribed, called] = ["SUBSCRIBE c", "EVALSHA"].map(|words| newest_first.find(words));
+    assert!(called.is_some() && called < subscribed, "{newest_first}");
+}
+
+/// Race: A client's calls reach the server, and its messages do not reach the client.
+#[tokio::test]
+async fn calls_and_messages_share_one_connection() {
+    let server = Server::start().await;
+    let (store, recorder) = store(&server.url()).await;
+    store.subscribe("c".into()).await.unwrap();
+    let list = server.tell("CLIENT LIST TYPE pubsub");
+    assert_eq!(list.lines().count(), 1, "{list}");
+    assert!(list.contains("resp=3"), "{list}");
+    // The one that lists them, and the store's.
+    assert_eq!(server.tell("CLIENT LIST").lines().count(), 2);
+    // The messages for a call come after its reply, and before that to a later one.
+    store.call(Append("a".to_owned())).await.unwrap();
+    server.tell("PUBLISH c x");
+    until("pushed", || recorder.has("c x")).await;
 }
 
 #[tokio::test]
@@ -205,15 +217,10 @@ async fn dead_links_are_noticed_and_replaced() {
     let proxy = Proxy::start(server.port());
     let (store, recorder) = store_with(HASTY, &proxy.url()).await;
     store.subscribe("c".into()).await.unwrap();
-    // The connections are idle, so only the PINGs can notice, on both connections.
+    // The connection is idle, so only the PINGs can notice.
     proxy.freeze_open();
-    until("both connections are replaced", || {
-        recorder.replacements() == 1 && recorder.reconnects() > 0
-    })
-    .await;
-    server.tell("CLIENT KILL TYPE normal");
-    until("the command connection is replaced again", || {
-        recorder.replacements() == 2
+    until("the connection is replaced", || {
+        recorder.replacements() == 1 && recorder.reconnects() == 1
     })
     .await;
     store.call(Append("a".to_owned())).await.unwrap();
@@ -222,16 +229,6 @@ async fn dead_links_are_noticed_and_replaced() {
         recorder.has("c x")
     })
     .await;
-}
-
-#[tokio::test]
-async fn a_dead_command_connection_is_noticed_though_nothing_is_called() {
-    let server = Server::start().await;
-    let proxy = Proxy::start(server.port());
-    let (store, recorder) = store_with(HASTY, &proxy.url()).await;
-    store.subscribe("c".into()).await.unwrap();
-    proxy.freeze_first(1);
-    until("replaced", || recorder.replacements() > 0).await;
 }
 
 #[tokio::test]
@@ -292,16 +289,15 @@ async fn replaced_connections_leave_nothing_behind() {
     let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
     let before = tasks();
     for n in 1..=5 {
-        server.tell("CLIENT KILL TYPE normal");
-        server.tell("CLIENT KILL TYPE pubsub");
-        until("both connections are back", || {
+        server.tell("CLIENT KILL SKIPME yes");
+        until("the connection is back", || {
             recorder.replacements() == n && server.tell("PUBSUB NUMSUB c") == "c 1"
         })
         .await;
     }
     until("as many tasks as before", || tasks() == before).await;
     until("as many connections as before", || {
-        server.tell("CLIENT LIST").lines().count() == 3
+        server.tell("CLIENT LIST").lines().count() == 2
     })
     .await;
 }
@@ -324,5 +320,22 @@ async fn dropped_store_leaves_no_connection() {
     let (store, _recorder) = store(&server.url()).await;
     drop(store);
     let connected = || server.tell("CLIENT LIST").lines().count() > 1;
+    until("disconnected", || !connected()).await;
+}
+
+#[tokio::test]
+async fn a_connection_by_fred_that_is_dropped_is_closed() {
+    let server = Server::start().await;
+    let config = Config {
+        server: ServerConfig::new_centralized("127.0.0.1", server.port()),
+        ..Config::default()
+    };
+    let names = Names::default();
+    let connection = dial_by_fred(&names, config, OPTIONS.attempt_timeout)
+        .await
+        .unwrap();
+    let connected = || server.tell("CLIENT LIST").lines().count() > 1;
+    assert!(connected());
+    drop(connection);
     until("disconnected", || !connected()).await;
 }

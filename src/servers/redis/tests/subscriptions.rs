@@ -9,7 +9,7 @@ use super::*;
 use crate::protocol::Failure;
 
 #[tokio::test]
-async fn messages_flow_again_after_the_subscriber_connection_was_killed() {
+async fn messages_flow_again_after_the_connection_was_killed() {
     let server = Server::start().await;
     let (store, recorder) = store(&server.url()).await;
     for channel in ["one", "two", "three"] {
@@ -60,20 +60,20 @@ fn published_while_nobody_reads(server: &Server, script: &str) {
 
 /// Race: A message is lost inside the client.
 #[tokio::test]
-async fn burst_beyond_what_the_client_has_room_for_is_reported_as_a_loss() {
+async fn messages_that_nobody_reads_for_a_while_all_arrive() {
     let server = Server::start().await;
     let (store, recorder) = store(&server.url()).await;
     store.subscribe("c".into()).await.unwrap();
     published_while_nobody_reads(&server, "for i = 1, 20000 do redis.call('PUBLISH', 'c', i) end");
-    until("the loss is reported", || recorder.reconnects() > 0).await;
     until("the last message", || recorder.has("c 20000")).await;
-    assert!(recorder.messages.lock().unwrap().len() < 20_000);
+    assert_eq!(recorder.messages.lock().unwrap().len(), 20_000);
+    assert_eq!(recorder.reconnects(), 0);
 }
 
 /// Race: A message is lost inside the client.
 #[tokio::test]
 async fn burst_of_a_message_for_each_lock_arrives_whole() {
-    const CHANNELS: usize = 3000;
+    const CHANNELS: usize = 20_000;
     let server = Server::start().await;
     let (store, recorder) = store(&server.url()).await;
     let channel = |n: usize| format!("fairlock:unlock:{{lock-{n:05}}}:{:032}", 7);
@@ -165,27 +165,6 @@ async fn a_refused_end_of_a_subscription_harms_no_other() {
 }
 
 #[tokio::test]
-async fn connection_with_unseen_subscriptions_is_replaced_less_and_less_often() {
-    let server = Server::start().await;
-    let (store, recorder) = store(&server.url()).await;
-    for channel in ["one", "two", "three"] {
-        store.subscribe(channel.into()).await.unwrap();
-    }
-    let started = Instant::now();
-    let deadline = started + Duration::from_millis(5_500);
-    while Instant::now() < deadline {
-        for channel in ["one", "two", "three"] {
-            store.unseen(channel);
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    // One reconnect after one second, and one after two more.
-    assert_eq!(recorder.reconnects(), 2);
-    assert_eq!(recorder.replacements(), 0);
-    assert_eq!(server.tell("PUBLISH two x"), "1");
-}
-
-#[tokio::test]
 async fn refusals_alone_wake_no_waiter() {
     let server = Server::start().await;
     server.tell("ACL SETUSER u on >p ~* resetchannels +@all");
@@ -208,7 +187,6 @@ async fn interrupted_subscription_is_completed_on_the_next_connection() {
     tokio::time::sleep(Duration::from_millis(50)).await;
     proxy.cut();
     subscribing.await.unwrap().unwrap();
-    // Once more if the command connection was lost after the subscriber connection had come back.
     until("subscribed", || server.tell("PUBLISH c x") == "1").await;
 }
 
