@@ -104,16 +104,13 @@ impl Client {
 #[tokio::test]
 async fn a_channel_is_subscribed_once_and_all_who_ask_are_told() {
     let mut client = Client::start();
-    let [first, second] = [(); 2].map(|()| client.subscribe("a"));
+    let waiters = [(); 2].map(|()| client.subscribe("a"));
     client.peer.hears(&[&["SSUBSCRIBE", "a"]]).await;
     client.confirms("a").await;
-    first.await.unwrap().unwrap();
-    second.await.unwrap().unwrap();
-    client
-        .subscribe("a")
-        .try_recv()
-        .expect("it is confirmed")
-        .unwrap();
+    client.settle().await;
+    for mut waiter in waiters.into_iter().chain([client.subscribe("a")]) {
+        waiter.try_recv().expect("it is confirmed").unwrap();
+    }
     client.settle().await;
     assert!(client.heard.all().is_empty());
 }
