@@ -179,7 +179,7 @@ pub(crate) enum Progress {
     Again,
 }
 
-/// The result of a call, and whether the server sees the waitlist's subscription, if the reply says so.
+/// The result of a call.
 pub(super) type Answered = std::result::Result<Progress, Failure>;
 
 impl Waitlist {

@@ -56,7 +56,7 @@ pub(crate) struct Scripted {
     /// How many labels were asked for.
     labels: AtomicUsize,
     subscriptions: AtomicUsize,
-    /// The number of subscriptions that were ended or reported as unseen.
+    /// The number of subscriptions that were ended.
     ended: AtomicUsize,
     lossy: Arc<Lossy>,
 }
@@ -171,7 +171,7 @@ impl Scripted {
         })
     }
 
-    /// Returns how many subscriptions were requested, and how many were ended or reported as unseen.
+    /// Returns how many subscriptions were requested, and how many were ended.
     pub(crate) fn subscriptions(&self) -> (usize, usize) {
         let [asked, ended] = [&self.subscriptions, &self.ended];
         (asked.load(Ordering::SeqCst), ended.load(Ordering::SeqCst))

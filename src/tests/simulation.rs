@@ -75,8 +75,7 @@
 //! The last three were tried with 340 to 500 seeds each, so a rare violation may have been missed.
 //!
 //! It notices a lost place in the queue only in worlds where nothing but expired leases goes wrong. It does
-//! not notice that a subscription is unseen, since a client that hears nothing counts as delayed for good.
-//! Nor does it notice that the grants of a refused push are void, because its server refuses no push.
+//! not notice that the grants of a refused push are void, because its server refuses no push.
 
 mod connection;
 mod faults;

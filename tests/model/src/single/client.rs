@@ -93,7 +93,6 @@ impl Protocol {
     /// Handles a reply.
     pub fn on_reply(&self, state: &mut State, client: ClientId, reply: Reply) {
         let Reply { call, answer } = reply;
-        self.check_subscription(state, client, &call, &answer);
         match answer {
             Answer::Granted { grant, was_queued } => {
                 self.deliver(state, client, grant);
@@ -121,19 +120,6 @@ impl Protocol {
                     self.deliver(state, client, grant);
                 }
             }
-        }
-    }
-
-    /// A poll tells whether the server sees the subscription. A confirmed subscription that the server still
-    /// does not see is replaced, on another connection.
-    fn check_subscription(&self, state: &mut State, client: ClientId, call: &Acquire, answer: &Answer) {
-        let seen = match answer {
-            Answer::Queued { seen, .. } => *seen,
-            Answer::Granted { .. } => true,
-        };
-        let still_unseen = !seen && !state.server.subscribed[client];
-        if call.is_poll && still_unseen && self.has(Rule::RenewUnseen) {
-            self.lose_subscription(state, client);
         }
     }
 
@@ -290,10 +276,8 @@ impl Protocol {
         let mut after = state.clone();
         let has_news = |first| match self.run_acquire(&mut after, &self.acquire_call(state, first, true)) {
             Answer::Granted { .. } => true,
-            Answer::Queued { own_grant, seen, .. } => {
-                let is_unseen = state.clients[client].subscribed && !seen && self.has(Rule::RenewUnseen);
-                is_unseen
-                    || own_grant.is_some_and(|grant| state.requests[grant.request].stage == Stage::Waiting)
+            Answer::Queued { own_grant, .. } => {
+                own_grant.is_some_and(|grant| state.requests[grant.request].stage == Stage::Waiting)
             }
         };
         self.firsts(state, client).into_iter().any(has_news) || after.server != state.server

@@ -28,7 +28,6 @@ pub enum Rule {
     PollForTheFirstOfEachCapacity,
     CountBeforePublishing,
     OwnFences,
-    RenewUnseen,
     ReserveFences,
     TellLastFence,
     HeadBlocks,
@@ -45,7 +44,7 @@ pub enum Rule {
 }
 
 impl Rule {
-    pub const ALL: [Rule; 38] = [
+    pub const ALL: [Rule; 37] = [
         Rule::ReleaseNamesFence,
         Rule::NewIdAfterWithdrawal,
         Rule::WithdrawAfterSuccess,
@@ -70,7 +69,6 @@ impl Rule {
         Rule::PollForTheFirstOfEachCapacity,
         Rule::CountBeforePublishing,
         Rule::OwnFences,
-        Rule::RenewUnseen,
         Rule::ReserveFences,
         Rule::TellLastFence,
         Rule::HeadBlocks,
@@ -116,7 +114,6 @@ impl fmt::Display for Rule {
             }
             Rule::CountBeforePublishing => "a client is told only if the server sees it listen",
             Rule::OwnFences => "no two requests are told the same fence",
-            Rule::RenewUnseen => "a subscription that the server does not see is replaced",
             Rule::ReserveFences => {
                 "all fences that a hold reserved count as used, unless it tells the last one"
             }

@@ -101,7 +101,6 @@ impl Protocol {
             ticket: place.map_or(0, |&(ticket, _)| ticket),
             enqueued,
             own_grant: own_grant.filter(|_| self.has(Rule::TellOwnGrant)),
-            seen: server.subscribed[client],
         }
     }
 

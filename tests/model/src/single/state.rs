@@ -207,8 +207,6 @@ pub enum Answer {
         enqueued: bool,
         /// The holder's grant, if the holder is another request of the same client.
         own_grant: Option<Grant>,
-        /// The server sees a subscription of the client.
-        seen: bool,
     },
 }
 
