@@ -151,7 +151,8 @@ async fn calls_and_messages_share_one_connection() {
     store.subscribe("c".into()).await.unwrap();
     let list = server.tell("CLIENT LIST TYPE pubsub");
     assert_eq!(list.lines().count(), 1, "{list}");
-    assert!(list.contains("resp=3"), "{list}");
+    // Servers before 7.0 do not report the protocol.
+    assert!(list.contains("resp=3") || !list.contains("resp="), "{list}");
     // The one that lists them, and the store's.
     assert_eq!(server.tell("CLIENT LIST").lines().count(), 2);
     // The messages for a call come after its reply, and before that to a later one.
