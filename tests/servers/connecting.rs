@@ -150,7 +150,11 @@ async fn a_database_has_locks_of_its_own() {
         .await
         .unwrap_err();
     assert!(matches!(error, Error::Refused(_)), "{error:?}");
-    assert!(error.to_string().contains("database 99: must be less"), "{error}");
+    assert_eq!(
+        error.to_string().matches("database 99: must be less").count(),
+        1,
+        "{error}"
+    );
 }
 
 #[tokio::test]

@@ -1,5 +1,4 @@
-//! The commands for the server: scripts by their hashes, the request for the
-//! time, and the wait for replicas.
+//! The commands for the server: scripts by their hashes, the request for the time, and the wait for replicas.
 
 use std::borrow::Cow;
 use std::pin::Pin;

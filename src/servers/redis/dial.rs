@@ -86,7 +86,7 @@ async fn dial_by<T, F: Future<Output = Result<T, Failure>>>(
     within: Duration,
     open: impl Fn(Config, Option<SocketAddr>) -> F,
 ) -> Result<T, Failure> {
-    let (server, database) = (server_of(&config), config.database);
+    let server = server_of(&config);
     let dialled = async {
         let ServerConfig::Centralized { server } = &config.server else {
             return open(config, None).await;
@@ -108,7 +108,7 @@ async fn dial_by<T, F: Future<Output = Result<T, Failure>>>(
         Ok(dialled) => dialled,
         Err(_) => Err(unanswered()),
     };
-    dialled.map_err(|failure| failure::with_server(&server, failure::of_a_database(failure, database)))
+    dialled.map_err(|failure| failure::with_server(&server, failure))
 }
 
 /// Makes an attempt at each address, and returns the first success or refusal. A name may have addresses that
