@@ -301,7 +301,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a slot that the server of a channel does not serve is told", CHANNELS, "if is_unserved {", "if false {", CHANNEL_TESTS),
     edit("the end of a subscription by its server is told", CHANNELS, "listener.left(self.server, name);", "let _ = listener;", CHANNEL_TESTS).within("unsubscribed"),
     edit("the end of a subscription by its client is not told", CHANNELS, ".is_some_and(|channel| channel.is_confirmed)", ".is_some()", CHANNEL_TESTS).within("unsubscribed"),
-    edit("a subscription that its server has ended is made again", SERVERS, "        self.table().left_by(server, channel);\n", "", CLUSTER_TESTS),
+    edit("a subscription that its server has ended is made again", SERVERS, "        self.table().left(server, channel);\n", "", CLUSTER_TESTS),
     edit("those that wait for a confirmation are told that the client is closed", CHANNELS, "let _ = waiter.send(Err(Failure::Closed));", "drop(waiter);", CONNECTIONS),
     edit("a closed client subscribes to no channel", CHANNELS, "if state.is_closed {", "if false {", CONNECTIONS),
     edit("a new connection is subscribed before any call on it", LINK,

@@ -212,7 +212,7 @@ impl Cluster {
 
     /// Ends the subscription to a channel whose slot this server no longer has.
     pub(super) fn leave(&self, server: &RedisStore, channel: &str) {
-        self.table().left(channel);
+        self.table().left(server.id, channel);
         server.unsubscribe(channel);
     }
 }
@@ -236,7 +236,7 @@ impl Listener for Cluster {
     }
 
     fn left(&self, server: ServerId, channel: &str) {
-        self.table().left_by(server, channel);
+        self.table().left(server, channel);
         self.refused(slot_of(channel));
     }
 

@@ -244,15 +244,8 @@ impl Table {
         channels.is_some_and(|channels| channels.contains_key(channel))
     }
 
-    /// Stores that the channel is subscribed nowhere.
-    pub(super) fn left(&mut self, channel: &str) {
-        if let Some(place) = self.place(channel) {
-            *place = Subscribed::Left;
-        }
-    }
-
-    /// The same, unless another server has the subscription by now.
-    pub(super) fn left_by(&mut self, server: ServerId, channel: &str) {
+    /// Stores that this server has no subscription to the channel any more.
+    pub(super) fn left(&mut self, server: ServerId, channel: &str) {
         let place = self.place(channel);
         if let Some(place) = place.filter(|place| **place == Subscribed::At(server)) {
             *place = Subscribed::Left;
