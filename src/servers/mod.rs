@@ -2,8 +2,6 @@
 //! does not wait for locks.
 
 pub(crate) mod memory;
-#[cfg(any(feature = "redis", test))]
-pub(crate) mod pipeline;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 

@@ -13,12 +13,13 @@ mod credentials;
 #[cfg(feature = "diagnose")]
 mod diagnosis;
 mod dial;
-mod failure;
+pub(crate) mod failure;
 mod fred_connection;
 mod greeting;
 mod names;
 mod options;
 mod outage;
+pub(crate) mod pipeline;
 mod primary;
 mod replication;
 pub(crate) mod resp;

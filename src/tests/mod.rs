@@ -11,5 +11,6 @@ pub mod fuzzing;
 mod layers;
 #[cfg(test)]
 pub(crate) mod scripted_store;
+#[cfg(feature = "redis")]
 #[cfg(test)]
 pub(crate) mod simulation;

@@ -1,5 +1,5 @@
-//! The whole client code, down to the [pipeline](crate::servers::pipeline) of its connections, on a simulated
-//! network and a simulated server.
+//! The whole client code, down to the [pipeline](crate::servers::redis::pipeline) of its connections, on a
+//! simulated network and a simulated server.
 //!
 //! Each seed gives one small world. Clients have tasks that acquire and release locks in all ways, on the
 //! in-memory store, which follows the rules of the scripts. Half of the locks are semaphores and read/write

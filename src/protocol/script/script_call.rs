@@ -88,12 +88,12 @@ impl ScriptCall {
     }
 
     /// Sets `not_after` when the call is written. Returns `None` if the call must not be written any more.
-    pub(crate) fn stamped(mut self, on: ConnectionId) -> Option<ScriptCall> {
+    pub(crate) fn stamp(&mut self, on: ConnectionId) -> Option<()> {
         if let Some((word, not_after)) = &self.not_after {
             let digits = format!("{:013}", not_after.written(on)?.ms());
             self.text.replace_range(self.words[*word].clone(), &digits);
         }
-        Some(self)
+        Some(())
     }
 
     /// Adds the prefix of the lock's unlock channels, after the letter of the publishing mode.

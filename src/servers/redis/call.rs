@@ -4,14 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fred::types::Value;
-use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
 use super::commands::{RedisCommand, Wire};
+use super::pipeline::{self, MAX_IN_FLIGHT, Pipeline};
 use crate::protocol::interface::{Answer, Failure, ServerId};
 use crate::protocol::operations::Operation;
 use crate::protocol::script::{Declared, PubSubMode, ReplyError};
-use crate::servers::pipeline::{self, MAX_IN_FLIGHT, Pipeline};
 use crate::time::clock::Clock;
 use crate::time::clock_offset::Sample;
 use crate::time::server_time::ServerTime;
@@ -20,20 +19,26 @@ use crate::types::error::ServerError;
 pub(super) type RedisPipeline = Pipeline<Wire>;
 pub(super) type Response = pipeline::Response<Value>;
 
-/// Creates a pipeline whose tasks run on the current runtime.
 pub(super) fn pipeline(
     server: ServerId,
     attempt_timeout: Duration,
 ) -> (Arc<RedisPipeline>, mpsc::UnboundedReceiver<pipeline::Replacement>) {
-    let runtime = Handle::current();
-    let spawn = move |task| drop(runtime.spawn(task));
-    RedisPipeline::new(
-        server,
-        Clock::Boot,
-        attempt_timeout,
-        MAX_IN_FLIGHT,
-        Box::new(spawn),
-    )
+    RedisPipeline::new(server, Clock::Boot, attempt_timeout, MAX_IN_FLIGHT)
+}
+
+/// Checks that the server answers. The connection is replaced if the reply does not come in time or is a
+/// wrong one.
+pub(super) async fn ping(pipeline: Arc<RedisPipeline>, nonce: u64) {
+    let nonce = nonce.to_string();
+    // `call` handles the consequences of a failure for the connection.
+    if let Ok(Response {
+        value, generation, ..
+    }) = Arc::clone(&pipeline).call(RedisCommand::ping(&nonce)).await
+    {
+        if value.as_str().as_deref() != Some(&nonce) {
+            pipeline.desynchronised(generation, format!("{value:?} as the reply to PING {nonce}"));
+        }
+    }
 }
 
 /// The failure of a call that declared the lock's key alone but needs more keys. A cluster server uses the
@@ -66,10 +71,8 @@ pub(super) async fn execute<O: Operation>(
     operation: O,
     call_options: CallOptions,
 ) -> Result<Answer<O::Reply>, Failure> {
-    let command = || {
-        let script_call = operation.script_call(call_options.pubsub_mode, call_options.declared);
-        RedisCommand::script(script_call, operation.priority()).asking(call_options.importing)
-    };
+    let script_call = operation.script_call(call_options.pubsub_mode, call_options.declared);
+    let command = RedisCommand::script(script_call, operation.priority()).asking(call_options.importing);
     let response = Arc::clone(pipeline).call(command).await?;
     let line = match &response.value {
         Value::String(line) => operation.read(line),

@@ -1,23 +1,19 @@
 //! The commands for the server: scripts by their hashes, the request for the time, and the wait for replicas.
 
 use std::borrow::Cow;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use fred::types::Value;
 use futures_util::future::try_join_all;
-use tokio::runtime::EnterGuard;
 
-use super::connection::{Answered, Answering, Line, Unanswered, words};
+use super::connection::{Line, Told, words};
 use super::failure;
+use super::pipeline;
 use super::server_info::check_server;
 use crate::protocol::interface::{ConnectionId, Failure, Priority};
 use crate::protocol::script::ScriptCall;
-use crate::servers::pipeline;
-use crate::servers::pipeline::{Told, WireError, WireErrorKind};
 use crate::servers::redis::script_set::ScriptSet;
-use crate::time::clock::Clock;
 use crate::time::deadline_queue::GivesUp;
 use crate::time::server_time::millis;
 
@@ -68,6 +64,11 @@ impl RedisCommand {
     /// The same command for a server that is still importing the slot, as an `ASK` reply demands.
     pub(super) fn asking(self, asking: bool) -> RedisCommand {
         RedisCommand { asking, ..self }
+    }
+
+    /// A PING with this nonce, which is its reply.
+    pub(super) fn ping(nonce: &str) -> RedisCommand {
+        RedisCommand::plain(Priority::Keep, vec!["PING".into(), nonce.to_owned().into()])
     }
 
     /// Waits until this many replicas have all earlier writes of the same connection, but no longer than
@@ -123,25 +124,25 @@ impl RedisCommand {
         Some((cursor, keys.iter().filter_map(Value::as_string).collect()))
     }
 
-    /// Sends the command unchanged. If it calls a script, that is one of these.
-    fn send(self, line: &Line, scripts: &ScriptSet) -> Answering {
+    /// Appends the command. If it calls a script, that is one of these. Returns the number of the replies
+    /// that come before its own one.
+    fn write(&self, out: &mut Vec<u8>, scripts: &ScriptSet) -> usize {
         // ASKING applies to the next command.
-        line.send(usize::from(self.asking), |out| {
-            if self.asking {
-                words(out, 1, [&b"ASKING"[..]].into_iter());
+        if self.asking {
+            words(out, 1, [&b"ASKING"[..]].into_iter());
+        }
+        match &self.body {
+            CommandBody::Plain(command) => {
+                words(out, command.len(), command.iter().map(|word| word.as_bytes()));
             }
-            match &self.body {
-                CommandBody::Plain(command) => {
-                    words(out, command.len(), command.iter().map(|word| word.as_bytes()));
-                }
-                CommandBody::Script(script_call) => {
-                    let text = script_call.text.as_bytes();
-                    let args = script_call.words.iter().map(|word| &text[word.clone()]);
-                    let command = [&b"EVALSHA"[..], scripts.sha(script_call.script).as_bytes()];
-                    words(out, 2 + args.len(), command.into_iter().chain(args));
-                }
+            CommandBody::Script(script_call) => {
+                let text = script_call.text.as_bytes();
+                let args = script_call.words.iter().map(|word| &text[word.clone()]);
+                let command = [&b"EVALSHA"[..], scripts.sha(script_call.script).as_bytes()];
+                words(out, 2 + args.len(), command.into_iter().chain(args));
             }
-        })
+        }
+        usize::from(self.asking)
     }
 }
 
@@ -157,14 +158,11 @@ impl pipeline::Command for RedisCommand {
         }
     }
 
-    fn prepare(self, on: ConnectionId) -> Result<RedisCommand, Failure> {
-        let body = match self.body {
-            CommandBody::Script(script_call) => {
-                CommandBody::Script(script_call.stamped(on).ok_or(Failure::GivenUp)?)
-            }
-            plain @ CommandBody::Plain(..) => plain,
-        };
-        Ok(RedisCommand { body, ..self })
+    fn prepare(&mut self, on: ConnectionId) -> Result<(), Failure> {
+        match &mut self.body {
+            CommandBody::Script(script_call) => script_call.stamp(on).ok_or(Failure::GivenUp),
+            CommandBody::Plain(..) => Ok(()),
+        }
     }
 }
 
@@ -194,49 +192,25 @@ impl pipeline::Wire for Wire {
     type Command = RedisCommand;
     type Reply = Value;
 
-    /// The clock is that of all servers.
-    fn send(&self, command: RedisCommand, _: Clock) -> Pin<Box<dyn Future<Output = Told<Value>> + Send>> {
-        let answering = command.send(&self.line, &self.scripts);
-        Box::pin(async move {
-            let Answered { said, at } = answering.await;
-            let told = said.map_err(|unanswered| WireError {
-                kind: match &unanswered {
-                    Unanswered::Error(said) => match failure::code_of(said) {
-                        Some("NOSCRIPT") => WireErrorKind::NoScript,
-                        Some("READONLY") => WireErrorKind::ReadOnly,
-                        _ => WireErrorKind::Other,
-                    },
-                    Unanswered::Late => WireErrorKind::Timeout,
-                    Unanswered::Lost(_) => WireErrorKind::Other,
-                },
-                failure: unanswered.into(),
-            });
-            (told, at)
-        })
+    fn send(&self, command: RedisCommand, told: impl FnOnce(RedisCommand) -> Told<Value> + Send + 'static) {
+        self.line
+            .send(|out| (command.write(out, &self.scripts), told(command)));
     }
 
-    fn enter(&self) -> Option<EnterGuard<'_>> {
-        None
-    }
-
-    fn load(&self) -> Pin<Box<dyn Future<Output = Result<(), Failure>> + Send>> {
+    /// Called by the task of the connection, on whose runtime the scripts are loaded.
+    fn load(&self, then: impl FnOnce(Result<(), Failure>) + Send + 'static) {
         let wire = self.clone();
-        Box::pin(async move { load(&wire.line, &wire.scripts).await.map_err(failure::not_sent) })
-    }
-
-    fn ping(nonce: &str) -> RedisCommand {
-        RedisCommand::plain(Priority::Keep, vec!["PING".into(), nonce.to_owned().into()])
-    }
-
-    fn echoes(reply: &Value, nonce: &str) -> bool {
-        reply.as_str().as_deref() == Some(nonce)
+        tokio::spawn(async move {
+            let loaded = load(&wire.line, &wire.scripts).await;
+            then(loaded.map_err(failure::not_sent));
+        });
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::servers::pipeline::{Command as _, Wire as _};
+    use crate::servers::redis::pipeline::Command as _;
 
     /// A program asks for the time and for lists as often as it likes. The other commands are made once in a
     /// while, by one task for each connection.
@@ -248,7 +222,7 @@ mod tests {
             (RedisCommand::scan("fairlock", 0), Priority::Ask),
             (RedisCommand::slots(), Priority::Keep),
             (wait, Priority::Keep),
-            (Wire::ping("1"), Priority::Keep),
+            (RedisCommand::ping("1"), Priority::Keep),
         ] {
             assert_eq!(command.priority(), priority, "{command:?}");
         }

@@ -87,7 +87,7 @@ struct InFlight {
 enum Awaits {
     /// A reply that nobody waits for.
     Nothing,
-    Reply(oneshot::Sender<Answered>),
+    Reply(Told<Value>),
     /// The confirmation of the subscription of this number to this channel, or an error.
     Subscription(Arc<str>, u64),
     /// The reply to a `HELLO` behind the end of a subscription, which may be answered with an error.
@@ -124,29 +124,18 @@ impl Messages for () {
     fn not_unsubscribed(&self, _: &str) {}
 }
 
-/// What came of a call, and when that was read.
-#[derive(Debug)]
-pub(super) struct Answered {
-    pub(super) said: Result<Value, Unanswered>,
-    pub(super) at: LocalTime,
-}
+/// What is called once the reply to a call is read, or the connection ends, with the time. If the reply is
+/// late, it is called then too.
+pub(crate) type Told<R> = Box<dyn FnMut(Result<R, Unanswered>, LocalTime) + Send>;
 
+/// Why there is no reply to a call.
 #[derive(Debug)]
-pub(super) enum Unanswered {
+pub(crate) enum Unanswered {
     /// The words of the server's error.
     Error(String),
     Late,
     /// Why the connection ended.
     Lost(Failure),
-}
-
-impl Unanswered {
-    fn now(self) -> Answered {
-        Answered {
-            said: Err(self),
-            at: Clock::Boot.now(),
-        }
-    }
 }
 
 impl Connection {
@@ -255,24 +244,25 @@ fn broken(why: impl Into<Arc<str>>) -> Failure {
 }
 
 impl Line {
-    /// Sends the command that `write` appends. Before it, `write` may append others, `ignored` in number,
-    /// whose replies are dropped.
-    pub(super) fn send(&self, ignored: usize, write: impl FnOnce(&mut Vec<u8>)) -> Answering {
-        let (answer, told) = oneshot::channel();
-        let ignored = (0..ignored).map(|_| Awaits::Nothing);
-        self.append(ignored.chain([Awaits::Reply(answer)]), write);
-        Answering(told)
+    /// Sends the commands that `write` appends, unless the connection is over. The last reply is told to what
+    /// `write` returns, with the number of those before it, which are dropped.
+    pub(super) fn send(&self, write: impl FnOnce(&mut Vec<u8>) -> (usize, Told<Value>)) {
+        self.append(|out| {
+            let (ignored, told) = write(out);
+            let ignored = (0..ignored).map(|_| Awaits::Nothing);
+            ignored.chain([Awaits::Reply(told)])
+        });
     }
 
     /// Sends what `write` appends: commands that are answered like this.
-    fn append(&self, awaits: impl IntoIterator<Item = Awaits>, write: impl FnOnce(&mut Vec<u8>)) {
+    fn append<A: IntoIterator<Item = Awaits>>(&self, write: impl FnOnce(&mut Vec<u8>) -> A) {
         let sent = Clock::Boot.now();
         let mut state = locked(&self.0.state);
         if state.is_over {
             return;
         }
         let is_first = state.unwritten.is_empty();
-        write(&mut state.unwritten);
+        let awaits = write(&mut state.unwritten);
         let awaits = awaits.into_iter().map(|awaits| InFlight { sent, awaits });
         state.in_flight.extend(awaits);
         drop(state);
@@ -285,25 +275,30 @@ impl Line {
     /// number that the caller has given to the subscription.
     pub(super) fn subscribe(&self, command: &str, channel: &Arc<str>, number: u64) {
         let command = [command, channel].map(str::as_bytes);
-        self.append([Awaits::Subscription(Arc::clone(channel), number)], |out| {
+        self.append(|out| {
             words(out, 2, command.into_iter());
+            [Awaits::Subscription(Arc::clone(channel), number)]
         });
     }
 
     /// Ends the subscription to a channel by this command.
     pub(super) fn unsubscribe(&self, command: &str, channel: &str) {
         let command = [command, channel].map(str::as_bytes);
-        self.append([Awaits::EndOfSubscription], |out| {
+        self.append(|out| {
             words(out, 2, command.into_iter());
             words(out, 1, [&b"HELLO"[..]].into_iter());
+            [Awaits::EndOfSubscription]
         });
     }
 
     /// Sends a command of these words.
     pub(super) fn ask(&self, command: &[&str]) -> Answering {
-        self.send(0, |out| {
-            words(out, command.len(), command.iter().map(|word| word.as_bytes()))
-        })
+        let (told, answering) = answering();
+        self.send(|out| {
+            words(out, command.len(), command.iter().map(|word| word.as_bytes()));
+            (0, told)
+        });
+        answering
     }
 
     /// Sends a command of these words, and waits for its reply.
@@ -312,10 +307,7 @@ impl Line {
         command: &[&str],
     ) -> impl Future<Output = Result<Value, Failure>> + Send + use<> {
         let answering = self.ask(command);
-        async move {
-            let said = answering.await.said;
-            said.map_err(Failure::from)
-        }
+        async move { answering.await.map_err(Failure::from) }
     }
 }
 
@@ -335,9 +327,8 @@ impl Shared {
         let unanswered = mem::take(&mut state.in_flight);
         drop(state);
         for call in unanswered {
-            if let Awaits::Reply(answer) = call.awaits {
-                // The caller may be gone.
-                let _ = answer.send(Unanswered::Lost(why.clone()).now());
+            if let Awaits::Reply(mut told) = call.awaits {
+                told(Err(Unanswered::Lost(why.clone())), Clock::Boot.now());
             }
         }
     }
@@ -364,11 +355,7 @@ impl Shared {
         };
         drop(state);
         match (awaits, said) {
-            (Some(Awaits::Reply(answer)), said) => {
-                let said = said.map_err(Unanswered::Error);
-                // The caller may be gone.
-                let _ = answer.send(Answered { said, at });
-            }
+            (Some(Awaits::Reply(mut told)), said) => told(said.map_err(Unanswered::Error), at),
             (Some(Awaits::Subscription(channel, number)), Err(said)) => {
                 messages.not_subscribed(&channel, number, &said);
             }
@@ -417,16 +404,20 @@ impl Shared {
             if !left.is_zero() {
                 break Some(left);
             }
-            if matches!(next.awaits, Awaits::Reply(_)) {
-                expired.push(mem::replace(&mut next.awaits, Awaits::Nothing));
-            }
+            expired.push((late, mem::replace(&mut next.awaits, Awaits::Nothing)));
             state.late += 1;
         };
         drop(state);
-        for awaits in expired {
-            if let Awaits::Reply(answer) = awaits {
-                // The caller may be gone.
-                let _ = answer.send(Unanswered::Late.now());
+        for (_, awaits) in &mut expired {
+            if let Awaits::Reply(told) = awaits {
+                told(Err(Unanswered::Late), now);
+            }
+        }
+        // Their replies may still come. Only this task takes calls out, unless the connection ends.
+        let mut state = locked(&self.state);
+        for (position, awaits) in expired {
+            if let Some(call) = state.in_flight.get_mut(position) {
+                call.awaits = awaits;
             }
         }
         left
@@ -445,15 +436,28 @@ impl From<Unanswered> for Failure {
     }
 }
 
+/// What the first thing that is known of a reply is told to, and what waits for it.
+fn answering() -> (Told<Value>, Answering) {
+    let (answer, answered) = oneshot::channel();
+    let mut answer = Some(answer);
+    let told = move |said, _| {
+        if let Some(answer) = answer.take() {
+            // The caller may be gone.
+            let _ = answer.send(said);
+        }
+    };
+    (Box::new(told), Answering(answered))
+}
+
 /// Waits for a reply.
-pub(super) struct Answering(oneshot::Receiver<Answered>);
+pub(super) struct Answering(oneshot::Receiver<Result<Value, Unanswered>>);
 
 impl Future for Answering {
-    type Output = Answered;
+    type Output = Result<Value, Unanswered>;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Answered> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let told = ready!(Pin::new(&mut self.0).poll(context));
-        Poll::Ready(told.unwrap_or_else(|_| Unanswered::Lost(over()).now()))
+        Poll::Ready(told.unwrap_or_else(|_| Err(Unanswered::Lost(over()))))
     }
 }
 

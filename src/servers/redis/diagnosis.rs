@@ -233,7 +233,7 @@ fn is_from(info: Option<&str>, major: u32, minor: u32) -> bool {
 /// Asks by one command, and takes any reply.
 async fn ask(connection: &Connection, line: &[String]) -> Result<Value, Error> {
     let words: Vec<&str> = line.iter().map(String::as_str).collect();
-    connection.line().ask(&words).await.said.map_err(|why| match why {
+    connection.line().ask(&words).await.map_err(|why| match why {
         Unanswered::Error(said) => Error::new(ErrorKind::Unknown, said),
         Unanswered::Late => Error::new(ErrorKind::Timeout, ""),
         Unanswered::Lost(_) => Error::new(ErrorKind::Canceled, ""),

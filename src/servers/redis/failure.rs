@@ -163,7 +163,7 @@ pub(super) fn is_redirection(failure: &Failure) -> bool {
 }
 
 /// Converts the failure of a call that was not sent because of `error`. Such a call was never executed.
-pub(super) fn not_sent(error: Failure) -> Failure {
+pub(crate) fn not_sent(error: Failure) -> Failure {
     match error {
         Failure::Unknown(error) => Failure::NotExecuted(error),
         failure => failure,

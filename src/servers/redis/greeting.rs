@@ -29,7 +29,7 @@ pub(super) async fn greet(line: &Line, config: &Config, label: Option<&Label>) -
     let number = config.database.map(|number| number.to_string());
     let selected = number.map(|number| line.call(&["SELECT", &number]));
 
-    let said = hello.await.said.map_err(|why| match why {
+    let said = hello.await.map_err(|why| match why {
         Unanswered::Error(said) => refused(&said),
         // One side may not have accepted the other's certificate.
         Unanswered::Lost(why) => why,

@@ -89,7 +89,7 @@ impl Replication {
     pub(super) fn check(&self) -> StoreFuture<()> {
         let pipeline = Arc::clone(&self.pipeline);
         Box::pin(async move {
-            let wait = || RedisCommand::wait(0, SHORTEST_ROUND);
+            let wait = RedisCommand::wait(0, SHORTEST_ROUND);
             pipeline.call(wait).await.map(drop)
         })
     }
@@ -176,7 +176,7 @@ impl WaitBatcher {
     /// Waits once. Returns the number of the connection, and how many replicas have all its earlier
     /// writes.
     async fn round(&self, within: Duration) -> Result<(u64, u32), Failure> {
-        let wait = || RedisCommand::wait(self.replicas, within);
+        let wait = RedisCommand::wait(self.replicas, within);
         let response = Arc::clone(&self.pipeline).call(wait).await?;
         let Response {
             value, generation, ..

@@ -129,7 +129,7 @@ impl Connections for RedisStore {
         let prefix = prefix.to_owned();
         Box::pin(async move {
             let response = Arc::clone(&pipeline)
-                .call(|| RedisCommand::scan(&prefix, from.cursor))
+                .call(RedisCommand::scan(&prefix, from.cursor))
                 .await?;
             let Some((cursor, keys)) = RedisCommand::scanned(&response.value) else {
                 let said = format!("{:?} as the reply to SCAN", response.value);
@@ -150,7 +150,7 @@ impl Connections for RedisStore {
     fn time(&self) -> Call<()> {
         let pipeline = Arc::clone(self.pipeline());
         Box::pin(async move {
-            let response = Arc::clone(&pipeline).call(RedisCommand::time).await?;
+            let response = Arc::clone(&pipeline).call(RedisCommand::time()).await?;
             match time_of(&response.value) {
                 Some(now) => Ok(Answer {
                     on: pipeline.connection(response.generation),

@@ -7,16 +7,16 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
-use super::call::RedisPipeline;
+use super::call::{RedisPipeline, ping};
 use super::channels::Channels;
 use super::commands::{Wire, load};
 use super::connection::{Connection, Line, Messages};
 use super::connector::Connector;
 use super::failure;
 use super::outage::Outage;
+use super::pipeline::{Replacement, Why};
 use super::server_info::eviction_policy;
 use crate::protocol::interface::{Failure, Listener, ServerId};
-use crate::servers::pipeline::{Replacement, Why};
 use crate::servers::redis::script_set::ScriptSet;
 use crate::time::backoff::Backoff;
 use crate::types::error::ServerError;
@@ -176,7 +176,7 @@ impl Supervisor {
         let mut nonce = 0;
         let mut authenticated = pin!(connection.keep_authenticated());
         loop {
-            let ping = Arc::clone(&self.pipeline).ping(nonce);
+            let ping = ping(Arc::clone(&self.pipeline), nonce);
             let probe = async {
                 tokio::time::sleep(self.ping_every).await;
                 ping.await;

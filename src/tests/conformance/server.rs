@@ -241,9 +241,9 @@ impl Scripts {
         Duration::from_secs_f64(seconds.sum())
     }
 
-    fn parts(&self, script_call: ScriptCall, now_us: u64) -> Vec<String> {
-        let script_call = script_call
-            .stamped(ConnectionId::default())
+    fn parts(&self, mut script_call: ScriptCall, now_us: u64) -> Vec<String> {
+        script_call
+            .stamp(ConnectionId::default())
             .expect("a call that is not given up");
         let (keys, args) = script_call.keys_and_args();
         let (number, now) = ((keys.len() + 1).to_string(), now_us.to_string());

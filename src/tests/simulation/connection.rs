@@ -21,7 +21,7 @@ use crate::protocol::{
     Answer, Call, Connections, Failure, GetLabel, Listener, Page, Position, ServerId, StoreFuture,
 };
 use crate::servers::memory::Connection;
-use crate::servers::pipeline::{Pipeline, Replacement};
+use crate::servers::redis::pipeline::{Pipeline, Replacement};
 use crate::sync::locked;
 use crate::tests::double::{AnyOperation, AnyReply, Double};
 use crate::time::clock::{Clock, LocalTime};
@@ -55,6 +55,7 @@ pub(super) struct Ends {
     pub(super) subscribers: SimSubscribers,
     /// The server's store executes the calls of this client through it, also late ones.
     pub(super) executor: Arc<Connection>,
+    pub(super) clock: Clock,
     pipeline: Arc<Pipeline<Wire>>,
     wire: Mutex<Option<Wire>>,
     supervisor: Mutex<Option<AbortHandle>>,
@@ -73,13 +74,11 @@ impl SimConnection {
         let no_listener: Weak<dyn Listener> = Weak::<NoListener>::new();
         // Each client's clock has its own origin, so a time of one clock means nothing to another.
         let clock = Clock::tokio();
-        let on = Arc::clone(process);
         let (pipeline, condemned) = Pipeline::new(
             ServerId::default(),
             clock,
             setting.attempt_timeout,
             setting.max_in_flight,
-            Box::new(move |task| drop(on.spawn(task))),
         );
         let ends = Arc::new_cyclic(|ends| Ends {
             client,
@@ -91,6 +90,7 @@ impl SimConnection {
             ping_every: setting.ping_every,
             subscribers: SimSubscribers::new(Weak::clone(ends)),
             executor: server.store().connect(no_listener),
+            clock,
             pipeline,
             wire: Mutex::default(),
             supervisor: Mutex::default(),
@@ -105,7 +105,7 @@ impl SimConnection {
     }
 
     /// Sends a command, and waits for its reply.
-    fn ask<T: 'static>(&self, command: impl Fn() -> Command + Send + 'static) -> Call<T> {
+    fn ask<T: 'static>(&self, command: Command) -> Call<T> {
         let ends = Arc::clone(&self.0);
         Box::pin(async move {
             ends.stall_task().await;
@@ -146,12 +146,11 @@ impl Ends {
         mut generation: u64,
         mut condemned: mpsc::UnboundedReceiver<Replacement>,
     ) {
-        let mut nonce = 0;
         loop {
-            let ping = Arc::clone(&self.pipeline).ping(nonce);
+            let ping = Arc::clone(&self.pipeline).call(Command::ping());
             let probe = async {
                 tokio::time::sleep(self.ping_every).await;
-                ping.await;
+                drop(ping.await);
             };
             tokio::select! {
                 biased;
@@ -159,10 +158,7 @@ impl Ends {
                 Some(condemned) = condemned.recv() => if condemned.generation != generation {
                     continue;
                 },
-                () = probe => {
-                    nonce += 1;
-                    continue;
-                }
+                () = probe => continue,
             }
             self.pipeline
                 .down(Failure::NotExecuted(ServerError::new("the connection is lost")));
@@ -180,7 +176,7 @@ impl Ends {
             tokio::time::sleep(back).await;
             wire = Wire::new(&self);
             // If the server takes no scripts now, they are loaded by the first call that needs them.
-            let _ = crate::servers::pipeline::Wire::load(&wire).await;
+            let _ = wire.loaded().await;
             if let Some(listener) = self.listener.upgrade() {
                 listener.replaced(ServerId::default());
             }
@@ -240,7 +236,7 @@ impl Double for SimConnection {
         // Labels change nothing, so they are not simulated.
         match operation.get::<GetLabel>() {
             Some(_) => self.0.executor.call(operation),
-            None => self.ask(move || Command::of(operation.clone())),
+            None => self.ask(Command::of(operation)),
         }
     }
 }
@@ -252,7 +248,7 @@ impl Connections for SimConnection {
     }
 
     fn time(&self) -> Call<()> {
-        self.ask(Command::time)
+        self.ask(Command::time())
     }
 
     fn subscribe(&self, channel: Arc<str>) -> StoreFuture<()> {

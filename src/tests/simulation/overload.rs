@@ -15,7 +15,7 @@ use super::faults::World;
 use super::plan::Plan;
 use super::run::{name, on_simulated_time};
 use crate::engine::options::ManagerOptions;
-use crate::servers::pipeline::MAX_IN_FLIGHT;
+use crate::servers::redis::pipeline::MAX_IN_FLIGHT;
 use crate::{Error, LockGuard, LockManager, Result};
 
 /// How long each task goes on.

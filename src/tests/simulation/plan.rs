@@ -9,7 +9,7 @@ use super::history::Fault;
 use super::network::MessageFaults;
 use super::timing::Timing;
 use crate::engine::options::ManagerOptions;
-use crate::servers::pipeline::MAX_IN_FLIGHT;
+use crate::servers::redis::pipeline::MAX_IN_FLIGHT;
 use crate::types::permits::{Gives, Permits};
 
 /// The most locks of a world.

@@ -6,11 +6,9 @@
 
 use std::any::Any;
 use std::collections::BTreeSet;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::runtime::EnterGuard;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
@@ -19,11 +17,11 @@ use super::history::Fault;
 use super::network::Stream;
 use crate::protocol::ids::RequestId;
 use crate::protocol::{Acquire, Answer, ConnectionId, Failure, Operation, Priority, Stamp, Withdraw};
-use crate::servers::pipeline;
-use crate::servers::pipeline::{Told, WireError, WireErrorKind};
+use crate::servers::redis::failure;
+use crate::servers::redis::pipeline::{self, Told, Unanswered};
 use crate::sync::locked;
 use crate::tests::double::AnyOperation;
-use crate::time::clock::Clock;
+use crate::time::clock::LocalTime;
 use crate::time::deadline_queue::GivesUp;
 use crate::time::server_time::ServerTime;
 use crate::types::error::ServerError;
@@ -44,34 +42,56 @@ impl Reply {
     }
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Command {
     priority: Priority,
     what: What,
+    /// The stamp that the call was prepared with.
+    not_after: Option<ServerTime>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum What {
     Call(AnyOperation),
     Time,
-    Ping(String),
+    Ping,
     /// Loads the scripts.
     Load,
 }
 
 impl Command {
-    pub(super) fn of(operation: AnyOperation) -> Command {
+    fn new(priority: Priority, what: What) -> Command {
         Command {
-            priority: operation.priority(),
-            what: What::Call(operation),
+            priority,
+            what,
+            not_after: None,
         }
     }
 
+    pub(super) fn of(operation: AnyOperation) -> Command {
+        Command::new(operation.priority(), What::Call(operation))
+    }
+
     pub(super) fn time() -> Command {
-        Command {
-            priority: Priority::Ask,
-            what: What::Time,
+        Command::new(Priority::Ask, What::Time)
+    }
+
+    pub(super) fn ping() -> Command {
+        Command::new(Priority::Keep, What::Ping)
+    }
+
+    /// What the server gets.
+    fn stamped(&self) -> Command {
+        let mut stamped = self.clone();
+        if let (What::Call(operation), Some(not_after)) = (&self.what, self.not_after) {
+            if let Some(acquire) = operation.get::<Acquire>() {
+                stamped.what = What::Call(AnyOperation::new(Acquire {
+                    not_after: Arc::new(not_after),
+                    ..acquire.clone()
+                }));
+            }
         }
+        stamped
     }
 }
 
@@ -83,23 +103,17 @@ impl pipeline::Command for Command {
     fn gives_up(&self) -> GivesUp {
         match &self.what {
             What::Call(call) => call.stamp().map_or(GivesUp::Unknown, Stamp::gives_up),
-            What::Time | What::Ping(_) | What::Load => GivesUp::Unknown,
+            What::Time | What::Ping | What::Load => GivesUp::Unknown,
         }
     }
 
-    fn prepare(self, on: ConnectionId) -> Result<Command, Failure> {
-        let What::Call(operation) = &self.what else {
-            return Ok(self);
-        };
-        let Some(acquire) = operation.get::<Acquire>() else {
-            return Ok(self);
-        };
-        let acquire = Acquire {
-            not_after: Arc::new(acquire.not_after.written(on).ok_or(Failure::GivenUp)?),
-            ..acquire.clone()
-        };
-        let what = What::Call(AnyOperation::new(acquire));
-        Ok(Command { what, ..self })
+    fn prepare(&mut self, on: ConnectionId) -> Result<(), Failure> {
+        if let What::Call(operation) = &self.what {
+            if let Some(acquire) = operation.get::<Acquire>() {
+                self.not_after = Some(acquire.not_after.written(on).ok_or(Failure::GivenUp)?);
+            }
+        }
+        Ok(())
     }
 }
 
@@ -134,28 +148,29 @@ pub(super) enum Fate {
     Late(Instant),
 }
 
-/// A caller that waits for the outcome of its call.
-struct Caller(Mutex<Option<oneshot::Sender<Result<Reply, WireError>>>>);
+/// What is told of a reply, until it has come.
+struct Caller(Mutex<Option<Told<Reply>>>);
 
 impl Caller {
-    fn tell(&self, told: Result<Reply, WireError>) {
-        if let Some(caller) = locked(&self.0).take() {
-            // The caller may be gone.
-            let _ = caller.send(told);
+    fn tell(&self, said: Result<Reply, Unanswered>, at: LocalTime) {
+        let told = locked(&self.0).take();
+        if let Some(mut told) = told {
+            told(said, at);
+        }
+    }
+
+    /// Tells that there is no reply in time. It may still come.
+    fn tell_late(&self, at: LocalTime) {
+        let told = locked(&self.0).take();
+        if let Some(mut told) = told {
+            told(Err(Unanswered::Late), at);
+            *locked(&self.0) = Some(told);
         }
     }
 }
 
-fn error(failure: Failure, kind: WireErrorKind) -> WireError {
-    WireError { failure, kind }
-}
-
-fn unknown(why: &'static str, kind: WireErrorKind) -> WireError {
-    error(Failure::Unknown(ServerError::new(why)), kind)
-}
-
-fn not_executed(why: &'static str, kind: WireErrorKind) -> WireError {
-    error(Failure::NotExecuted(ServerError::new(why)), kind)
+fn error(said: &str) -> Unanswered {
+    Unanswered::Error(said.to_owned())
 }
 
 impl Wire {
@@ -190,10 +205,29 @@ impl Wire {
             state.lost = true;
             std::mem::take(&mut state.callers)
         };
+        let now = self.0.ends.clock.now();
         for caller in callers {
-            caller.tell(Err(error(failure.clone(), WireErrorKind::Other)));
+            caller.tell(Err(Unanswered::Lost(failure.clone())), now);
         }
         self.0.lost.notify_one();
+    }
+
+    /// Loads the scripts.
+    pub(super) async fn loaded(&self) -> Result<(), Failure> {
+        let (answer, answered) = oneshot::channel();
+        let mut answer = Some(answer);
+        let told = move |said, _| {
+            if let Some(answer) = answer.take() {
+                // The caller may be gone.
+                let _ = answer.send(said);
+            }
+        };
+        self.call(Command::new(Priority::Keep, What::Load), Box::new(told));
+        match answered.await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(why)) => Err(failure::not_sent(why.into())),
+            Err(_) => Err(Failure::NotExecuted(ServerError::new("the connection is broken"))),
+        }
     }
 
     /// Waits until the client knows of the break.
@@ -201,23 +235,25 @@ impl Wire {
         self.0.lost.notified().await;
     }
 
-    /// Sends a command, and returns the receiver of its reply.
-    fn call(&self, command: Command) -> oneshot::Receiver<Result<Reply, WireError>> {
-        let (told, answer) = oneshot::channel();
-        let caller = Arc::new(Caller(Mutex::new(Some(told))));
+    /// Sends a command, with what is told of its reply.
+    fn call(&self, command: Command, told: Told<Reply>) {
         let mut state = locked(&self.0.state);
         if state.lost {
-            drop(state);
-            caller.tell(Err(unknown("the connection is broken", WireErrorKind::Other)));
-            return answer;
+            return;
         }
+        let caller = Arc::new(Caller(Mutex::new(Some(told))));
         state.callers.push(Arc::clone(&caller));
         drop(state);
         let delay = self.0.delay(&command, Fault::SlowCall);
-        let pipe = Arc::clone(&self.0);
-        let network = &self.0.ends.network;
-        network.at(self.0.calls.arrival(delay), move || pipe.arrived(command, caller));
-        answer
+        let ends = &self.0.ends;
+        let (pipe, waits) = (Arc::clone(&self.0), Arc::clone(&caller));
+        let arrival = self.0.calls.arrival(delay);
+        ends.network.at(arrival, move || pipe.arrived(command, caller));
+        let late = Arc::clone(ends);
+        ends.network.after(ends.attempt_timeout, move || {
+            let process = Arc::clone(&late.process);
+            process.deliver(move || waits.tell_late(late.clock.now()));
+        });
     }
 }
 
@@ -276,21 +312,24 @@ impl Pipe {
         let delay = self.delay(&command, Fault::SlowReply);
         let pipe = Arc::clone(&self);
         self.ends.network.at(self.replies.arrival(delay), move || {
-            if pipe.fate().is_none() {
-                caller.tell(told);
-            }
+            let process = Arc::clone(&pipe.ends.process);
+            process.deliver(move || {
+                if pipe.fate().is_none() {
+                    caller.tell(told, pipe.ends.clock.now());
+                }
+            });
         });
     }
 
     /// Executes a command and returns the reply, or `None` if the connection is closed.
-    fn executed(&self, command: &Command) -> Option<Result<Reply, WireError>> {
+    fn executed(&self, command: &Command) -> Option<Result<Reply, Unanswered>> {
         let server = &self.ends.server;
         if server.refuses() {
-            return Some(Err(not_executed("LOADING", WireErrorKind::Other)));
+            return Some(Err(error("LOADING")));
         }
         let value: Box<dyn Any + Send> = match &command.what {
             What::Call(_) if !server.knows_scripts() => {
-                return Some(Err(not_executed("NOSCRIPT", WireErrorKind::NoScript)));
+                return Some(Err(error("NOSCRIPT")));
             }
             What::Call(call) => {
                 let answer = server.execute(self.ends.client, &self.ends.executor, call)?;
@@ -300,7 +339,7 @@ impl Pipe {
                 let answer = server.time(self.ends.client, &self.ends.executor)?;
                 return Some(Ok(Reply::of(answer)));
             }
-            What::Ping(nonce) => Box::new(nonce.clone()),
+            What::Ping => Box::new(()),
             What::Load => {
                 server.learn_scripts();
                 Box::new(())
@@ -317,7 +356,7 @@ impl Pipe {
         self.ends.network.after(delay, move || {
             let request = match &command.what {
                 What::Call(call) => call.get::<Acquire>().map(|acquire| &acquire.request),
-                What::Time | What::Ping(_) | What::Load => None,
+                What::Time | What::Ping | What::Load => None,
             };
             let is_withdrawn = request.is_some_and(|request| locked(&pipe.state).withdrawn.contains(request));
             if !pipe.ends.is_closed() && !is_withdrawn {
@@ -331,57 +370,12 @@ impl pipeline::Wire for Wire {
     type Command = Command;
     type Reply = Reply;
 
-    fn send(&self, command: Command, clock: Clock) -> Pin<Box<dyn Future<Output = Told<Reply>> + Send>> {
-        let answer = self.call(command);
-        let began = Instant::now();
-        let ends = Arc::clone(&self.0.ends);
-        Box::pin(async move {
-            let patience = ends.attempt_timeout;
-            let too_late = || Err(unknown("no reply in time", WireErrorKind::Timeout));
-            let told = match tokio::time::timeout_at(began + patience, answer).await {
-                // A process that was stopped in the meantime may see the timeout before the reply.
-                Ok(_) if began.elapsed() > patience && ends.network.one_in(2) => too_late(),
-                Ok(told) => told.unwrap_or(Err(error(Failure::Closed, WireErrorKind::Other))),
-                Err(_) => too_late(),
-            };
-            (told, clock.now())
-        })
+    fn send(&self, command: Command, told: impl FnOnce(Command) -> Told<Reply> + Send + 'static) {
+        self.call(command.stamped(), told(command));
     }
 
-    /// A world has one runtime.
-    fn enter(&self) -> Option<EnterGuard<'_>> {
-        None
-    }
-
-    fn load(&self) -> Pin<Box<dyn Future<Output = Result<(), Failure>> + Send>> {
-        let load = Command {
-            priority: Priority::Keep,
-            what: What::Load,
-        };
-        let loaded = self.send(load, Clock::Boot);
-        Box::pin(async move {
-            match loaded.await.0 {
-                Ok(_) => Ok(()),
-                Err(WireError {
-                    failure: Failure::Unknown(error),
-                    ..
-                }) => Err(Failure::NotExecuted(error)),
-                Err(WireError { failure, .. }) => Err(failure),
-            }
-        })
-    }
-
-    fn ping(nonce: &str) -> Command {
-        Command {
-            priority: Priority::Keep,
-            what: What::Ping(nonce.to_owned()),
-        }
-    }
-
-    fn echoes(reply: &Reply, nonce: &str) -> bool {
-        reply
-            .value
-            .downcast_ref::<String>()
-            .is_some_and(|echo| echo == nonce)
+    fn load(&self, then: impl FnOnce(Result<(), Failure>) + Send + 'static) {
+        let (wire, process) = (self.clone(), Arc::clone(&self.0.ends.process));
+        drop(process.spawn(async move { then(wire.loaded().await) }));
     }
 }

@@ -6,6 +6,7 @@ const ADDRESS: &str = "src/servers/redis/address.rs";
 const CHANNELS: &str = "src/servers/redis/channels.rs";
 const SERVERS: &str = "src/servers/redis/cluster/servers.rs";
 const CLUSTER: &str = "src/servers/redis/cluster.rs";
+const CALL: &str = "src/servers/redis/call.rs";
 const COMMANDS: &str = "src/servers/redis/commands.rs";
 const DISCOVERY: &str = "src/servers/redis/cluster/discovery.rs";
 const CONNECTION: &str = "src/servers/redis/connection.rs";
@@ -17,19 +18,18 @@ const RESP: &str = "src/servers/redis/resp.rs";
 const FAILURE: &str = "src/servers/redis/failure.rs";
 const LABELS: &str = "src/protocol/operations/label.rs";
 const LINK: &str = "src/servers/redis/supervisor.rs";
-const BACKLOG: &str = "src/servers/pipeline/backlog.rs";
+const BACKLOG: &str = "src/servers/redis/pipeline/backlog.rs";
 const INFO: &str = "src/servers/redis/server_info.rs";
-const IN_FLIGHT: &str = "src/servers/pipeline/in_flight.rs";
+const IN_FLIGHT: &str = "src/servers/redis/pipeline/in_flight.rs";
 const NAMES: &str = "src/servers/redis/names.rs";
-const PIPELINE: &str = "src/servers/pipeline.rs";
-const RELOAD: &str = "src/servers/pipeline/reload.rs";
+const PIPELINE: &str = "src/servers/redis/pipeline.rs";
 const ROLE: &str = "src/servers/redis/role.rs";
 const ROUNDS: &str = "src/servers/redis/replication.rs";
 const SCRIPT_SET: &str = "src/servers/redis/script_set.rs";
 const SENTINEL: &str = "src/servers/redis/sentinel.rs";
 const SLOTS: &str = "src/servers/redis/cluster/slots.rs";
 const TABLE: &str = "src/servers/redis/cluster/table.rs";
-const WINDOW: &str = "src/servers/pipeline/window.rs";
+const WINDOW: &str = "src/servers/redis/pipeline/window.rs";
 const WATCH: &str = "src/servers/redis/cluster/watch.rs";
 
 const ADDRESSES: &[&str] = &["--lib address::"];
@@ -135,23 +135,21 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a WAIT on a server that became a replica does not count as refused", FAILURE, "\"UNBLOCKED\"", "\"UNBLOCK\"", FAILURES),
     edit("a connection that is lost in the TLS handshake is no refusal", FAILURE, "Some(_) if is_broken_off(error.details()) => {", "Some(_) if false => {", FAILURES),
     edit("a call that keeps a hold waits for no answer to another", PIPELINE, "key.priority == Priority::Keep || (", "(", PIPELINE_TESTS),
-    edit("a newcomer does not overtake the calls in the backlog", PIPELINE, "(state.backlog.is_empty() && self.in_flight.has_capacity())", "self.in_flight.has_capacity()", PIPELINE_TESTS),
-    edit("a call that waited is sent on the runtime of its connection", BACKLOG, "        let _runtime = wire.enter();\n", "", &["--lib pipeline"]),
-    edit("a call that enters the backlog causes a PING", BACKLOG,
-        "pipeline.mark(state);", "drop(state);", PIPELINE_TESTS).within("wait"),
-    edit("a reload stops all sending", PIPELINE, "Wiring::Open(wire) if !state.reloading && can_go => {", "Wiring::Open(wire) if can_go => {", PIPELINE_TESTS),
-    edit("a call that met a missing script keeps its place", PIPELINE, "key.get_or_insert_with(|| {", "key.insert({", PIPELINE_TESTS),
-    edit("a call that met a missing script is in flight until it has its place", PIPELINE, "forgotten = Some(sent.flight);", "forgotten = Some(sent.flight).filter(|_| false);", &["--lib pipeline::", "--lib calls", "--lib flood"]).within("call")
-        .equal("only another thread can come between the two steps"),
+    edit("a newcomer does not overtake the calls in the backlog", PIPELINE, "(state.backlog.is_empty() && state.in_flight.has_capacity())", "state.in_flight.has_capacity()", PIPELINE_TESTS),
+    edit("a reload stops all sending", PIPELINE, "Wiring::Open(wire) if !state.is_loading && can_go => {", "Wiring::Open(wire) if can_go => {", PIPELINE_TESTS),
+    edit("a call that met a missing script keeps its place", PIPELINE, "state.backlog.insert(key, again);", "state.entered += 1;\n        state.backlog.insert(BacklogKey { entered: state.entered, ..key }, again);", PIPELINE_TESTS).within("answered"),
+    edit("a call that met a missing script is sent again a limited number of times", PIPELINE, "call.take_if(|call| call.sendings < SENDINGS)", "call.take()", PIPELINE_TESTS),
+    edit("a call that met a missing script is forgotten with its caller", PIPELINE, "        drop(call.caller.send(Outcome::Again(caller)));\n", "        std::mem::forget(call.caller.send(Outcome::Again(caller)));\n", PIPELINE_TESTS),
+    edit("the reply to a late call shows that the server answers", PIPELINE, "self.answered(sent, at, forgotten);", "if call.is_some() || forgotten.is_some() {\n                self.answered(sent, at, forgotten);\n            }", PIPELINE_TESTS),
     edit("one slow answer does not replace a connection that answers others", PIPELINE,
-        "WireErrorKind::Timeout if !self.in_flight.has_heard_since(sent) =>", "WireErrorKind::Timeout =>", PIPELINE_TESTS),
-    edit("a silent connection is replaced", PIPELINE, "self.replace(generation, Why::Silent)", "drop(generation)", PIPELINE_TESTS),
-    edit("a connection with a wrong answer to its PING is replaced", PIPELINE, "if !W::echoes(&response.value, &nonce) {", "if false {", PIPELINE_TESTS),
+        "Unanswered::Late if !state.in_flight.has_heard_since(sent.at) => {", "Unanswered::Late => {", PIPELINE_TESTS),
+    edit("a silent connection is replaced", PIPELINE, "self.replace(sent.generation, Why::Silent);", "", PIPELINE_TESTS),
+    edit("a connection with a wrong answer to its PING is replaced", CALL, "if value.as_str().as_deref() != Some(&nonce) {", "if false {", CONNECTIONS),
     edit("a refusal by the server is reported at once", PIPELINE, "Wiring::Down(refused @ Failure::Refused(_)) =>", "Wiring::Down(refused @ Failure::Closed) =>", &["--lib pipeline::", "--test servers faults::refusals::", "--lib connections"]),
     edit("a refusal by the server ends the calls that wait", PIPELINE,
-        "if matches!(failure, Failure::Refused(_)) {", "if false {", &["--lib pipeline::"]),
-    edit("a waiting call ends when the pipeline is closed", PIPELINE, "let backlog = std::mem::take(&mut state.backlog);", "let backlog = ();", PIPELINE_TESTS),
-    edit("calls of a former connection take no place in the window", PIPELINE, "            self.in_flight.start_over();\n", "", PIPELINE_TESTS),
+        "            state.fail_waiting(&failure);\n        }\n", "        }\n", &["--lib pipeline::"]).within("down"),
+    edit("a waiting call ends when the pipeline is closed", PIPELINE, "        state.fail_waiting(&Failure::Closed);\n", "", PIPELINE_TESTS),
+    edit("calls of a former connection take no place in the window", PIPELINE, "            state.in_flight.start_over();\n", "", PIPELINE_TESTS),
 
     edit("a status waits for the window", "src/protocol/operations/inspect.rs", "Priority::Ask", "Priority::Keep",
         &["--lib script::", "--test servers faults::flood::"]),
@@ -164,41 +162,33 @@ pub(super) const EDITS: &[Edit] = &[
         "if let Some(first) = self.urgent.first_entry() {",
         "if let Some(first) = self.urgent.first_entry().filter(|first| first.key().0 == Priority::Keep || self.asks.is_empty()) {",
         PIPELINE_TESTS),
-    edit("a call behind a flood does not fail while the flood is answered", BACKLOG,
+    edit("a call behind a flood does not fail while the flood is answered", PIPELINE,
         "            Wiring::Open(_) if self.in_flight.has_heard_since(since) => None,\n", "", &["--lib pipeline::", "--lib flood"]),
-    edit("a call that waits on a server that does not answer fails", BACKLOG,
-        "Wiring::Open(_) if self.in_flight.has_heard_since(since) => None,", "Wiring::Open(_) if !state.reloading => None,", PIPELINE_TESTS),
-    edit("a call that waits for the window waits for a reload too", BACKLOG,
-        "if state.reloading {\n            return;\n        }\n        let wire", "let wire", &["--lib pipeline::", "--lib flood"]).within("resume"),
+    edit("a call that waits on a server that does not answer fails", PIPELINE,
+        "Wiring::Open(_) if self.in_flight.has_heard_since(since) => None,", "Wiring::Open(_) if !self.is_loading => None,", PIPELINE_TESTS),
+    edit("a call that waits for the window waits for a reload too", PIPELINE,
+        "if state.is_loading {\n            return;\n        }\n        let wire", "let wire", &["--lib pipeline::", "--lib flood"]).within("resume"),
     edit("no more waiting calls are sent than the window allows", BACKLOG, "first.key().0 == Priority::Keep || in_flight.has_capacity()", "true", &["--lib pipeline::", "--lib flood"]),
     edit("a call that keeps a hold is sent on a new connection whatever the window allows", BACKLOG, "first.key().0 == Priority::Keep || ", "", PIPELINE_TESTS),
-    edit("a call whose caller is gone leaves the backlog", BACKLOG, "let left = self.pipeline.state().backlog.remove(self.key);", "let left = ();", PIPELINE_TESTS),
-    edit("only one PING at a time watches over the backlog", BACKLOG, "            || state.marking\n", "", PIPELINE_TESTS)
-        .equal("the only effect is more PINGs than are needed"),
+    edit("a call whose caller is gone leaves the backlog", PIPELINE, "let left = self.pipeline.state().backlog.remove(self.key);", "let left = ();", PIPELINE_TESTS),
 
-    edit("a flood of acquires is sent only as others are answered", IN_FLIGHT, "self.sent.load(Ordering::SeqCst) - self.answered.load(Ordering::SeqCst) < window.size()", "true", PIPELINE_TESTS),
-    edit("a waiting call fails when its caller's bound is over", BACKLOG, "while let Some(expired) = state.backlog.asks.expired(self.clock.now()) {", "while let Some(expired) = None::<Waiting<W>> {", PIPELINE_TESTS),
+    edit("a flood of acquires is sent only as others are answered", IN_FLIGHT, "self.sent - self.answered < self.window.size()", "true", PIPELINE_TESTS),
+    edit("a waiting call fails when its caller's bound is over", PIPELINE, "while let Some(expired) = state.backlog.expired(now) {", "while let Some(expired) = None::<Call<W>> {", PIPELINE_TESTS),
     edit("acquires wait for the window too", BACKLOG, "self.asks.is_empty() || !in_flight.has_capacity()", "self.asks.is_empty()", PIPELINE_TESTS),
     edit("an acquire that would be answered too late is skipped", BACKLOG, "self.asks.next(now, in_flight.latency())", "self.asks.next(now, in_flight.latency() * 0)", PIPELINE_TESTS),
-    edit("a window remembers that a call waits for it", IN_FLIGHT, "            self.is_waited_for.store(true, Ordering::SeqCst);\n", "", PIPELINE_TESTS),
+    edit("a window remembers that a call waits for it", IN_FLIGHT, "            self.is_waited_for = true;\n", "", PIPELINE_TESTS),
     edit("a window shrinks at a server that falls behind", WINDOW, "(at_work + queued).clamp", "(at_work.max(self.size) + queued).clamp", WINDOW_TESTS),
     edit("a window is large for a distant server", WINDOW, "QUEUED.max(self.size / QUEUED_SHARE)", "QUEUED", WINDOW_TESTS),
     edit("the minimum latency is measured again from time to time", WINDOW, "None if now.since(self.since) >= LEAST_KEPT => {", "None if false => {", WINDOW_TESTS),
     edit("few calls are in flight while the minimum latency is measured", WINDOW, "                self.size = FEWEST.min(self.most);\n", "", WINDOW_TESTS),
     edit("calls from before a measurement of the minimum latency do not count as few", WINDOW, "Some(probe) if probe.is_empty => self.size", "Some(probe) if true => self.size", WINDOW_TESTS),
     edit("a window keeps its size while no call waits for it", WINDOW, "if round.was_full {", "if true {", WINDOW_TESTS),
-    edit("an earlier answer says nothing about calls that were sent since", IN_FLIGHT, "self.answered.fetch_max(count, Ordering::SeqCst);", "self.answered.store(count, Ordering::SeqCst);", &["--lib pipeline::", "--lib flood"]),
-
-    edit("one reload serves all calls that met a missing script", RELOAD, "state.reloading || state.reloads != reloads_when_sent", "state.reloading", &["--lib pipeline::", "--lib flood", "--lib calls"]),
-    edit("calls that met a missing script take their places before any call is sent", RELOAD,
-        "for _ in 0..STRAGGLER_WAITS {", "for _ in 0..0 {", &["--lib pipeline::", "--lib calls", "--lib flood"]),
-    edit("a caller that does not poll its call delays nobody for long", RELOAD,
-        "let answered = tokio::time::timeout(STRAGGLER_WAIT, self.pipeline.in_flight.none());", "let answered = tokio::time::timeout(1000 * STRAGGLER_WAIT, self.pipeline.in_flight.none());", &["--lib calls"]),
-    edit("a waiting call fails if the scripts cannot be loaded", RELOAD,
-        "Err(failure) if state.generation == generation => {", "Err(failure) if false => {", PIPELINE_TESTS),
-
-    edit("a reload that failed on a former connection delays no call", RELOAD,
-        "Err(failure) if state.generation == generation => {", "Err(failure) => {", PIPELINE_TESTS),
+    edit("one load serves all calls that met a missing script", PIPELINE, "if is_present && !state.is_loading => Some", "if is_present => Some", PIPELINE_TESTS),
+    edit("a waiting call fails if the scripts cannot be loaded", PIPELINE,
+        "Err(failure) => state.fail_waiting(&failure),", "Err(failure) => drop(failure),", PIPELINE_TESTS),
+    edit("a load on a former connection says nothing of the present one", PIPELINE,
+        "if state.generation == generation {", "if true {", PIPELINE_TESTS),
+    edit("a new connection does not wait for a load on a former one", PIPELINE, "            state.is_loading = false;\n            state.in_flight", "            state.in_flight", PIPELINE_TESTS),
 
     edit("a new connection has the scripts loaded", LINK, "match load(connection.line(), &self.scripts).await {", "match std::future::ready(Ok(drop(load))).await {", CONNECTIONS),
     edit("a server of a quorum without scripts is logged", LINK, "if self.scripts.quorum.is_some() {", "if false {", QUORUM),
@@ -219,10 +209,10 @@ pub(super) const EDITS: &[Edit] = &[
     edit("connecting to a quorum fails if two URLs lead to one server", "src/api/manager/quorum.rs", "return Err(Error::Refused(doubled));", "let _ = doubled;", UNFIT).within("quorum_on"),
     edit("a server that has got another id is known by that", ROLE, "known.ids.insert(address.to_owned(), id.to_owned());", "known.ids.entry(address.to_owned()).or_insert_with(|| id.to_owned());", UNFIT),
     edit("a certificate may be for the host name that a server of a cluster announces", CONNECTOR, "(Err(Failure::Refused(_)), Some(config)) => self.dial(config, messages).await,", "(Err(Failure::Refused(_)), Some(_)) if false => dialled,", &["--test servers by_tls"]),
-    edit("a server that was not asked is not silent", IN_FLIGHT, "asked == 0 || self", "self", PIPELINE_TESTS),
-    edit("a server that was asked just now is not silent", IN_FLIGHT, "silent >= (now.since(since) / 2).max(", "silent >= Duration::ZERO.max(", PIPELINE_TESTS),
-    edit("a server that is as slow as ever is not silent", IN_FLIGHT, ".max(2 * self.window().smoothed())", "", PIPELINE_TESTS),
-    edit("what a server has answered is no longer asked", IN_FLIGHT, "self.asked.store(0, Ordering::Relaxed);\n        self.answered.fetch_max", "self.answered.fetch_max", PIPELINE_TESTS).within("answered"),
+    edit("a server that was not asked is not silent", IN_FLIGHT, "self.asked.filter(|_| !self.has_heard_since(since))", "Some(self.asked.unwrap_or(LocalTime::ZERO)).filter(|_| !self.has_heard_since(since))", PIPELINE_TESTS),
+    edit("a server that was asked just now is not silent", IN_FLIGHT, "now.since(asked) >= (now.since(since) / 2).max(", "now.since(asked) >= Duration::ZERO.max(", PIPELINE_TESTS),
+    edit("a server that is as slow as ever is not silent", IN_FLIGHT, ".max(2 * self.window.smoothed())", "", PIPELINE_TESTS),
+    edit("what a server has answered is no longer asked", IN_FLIGHT, "(self.heard, self.asked) = (now, None);", "self.heard = now;", PIPELINE_TESTS),
 
     edit("a hold that is gone gets no confirmation", ROUNDS,
         "            if !matches!(answer.reply, Renewed::Until(_)) {\n                return Ok(answer.confirmed(0));\n            }\n", "", &["--lib replication::"]),
@@ -241,7 +231,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a call without a reply is told so in time", CONNECTION, "self.alarm = Some(Box::pin(sleep(left)));", "self.alarm = Some(Box::pin(sleep(1000 * left)));", CONNECTION_TESTS),
     edit("the reply to a late call is not taken for that to another", CONNECTION, "            state.late += 1;\n", "            state.in_flight.remove(late);\n", CONNECTION_TESTS),
     edit("a call behind the reply to a late one may be late too", CONNECTION, "        self.late = self.late.saturating_sub(1);\n", "", CONNECTION_TESTS),
-    edit("a subscription may be confirmed late", CONNECTION, "if matches!(next.awaits, Awaits::Reply(_)) {", "if true {", CONNECTION_TESTS),
+    edit("what is late is still awaited", CONNECTION, "                call.awaits = awaits;\n", "                drop((call, awaits));\n", CONNECTION_TESTS),
     edit("a reply to no call ends the connection", CONNECTION, "(None, _) | (Some(Awaits::Subscription(..)), Ok(_)) => {", "(None, _) => return Ok(()),\n            (Some(Awaits::Subscription(..)), Ok(_)) => {", CONNECTION_TESTS),
     edit("a reply confirms no subscription", CONNECTION, "(None, _) | (Some(Awaits::Subscription(..)), Ok(_)) => {", "(None, _) => {", CONNECTION_TESTS),
     edit("a subscription is confirmed by a message for its own channel", CONNECTION, "if **asked == *channel => *number,", "if !asked.is_empty() => *number,", CONNECTION_TESTS),
@@ -249,7 +239,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a refused end of a subscription costs no connection", CONNECTION, "messages.not_unsubscribed(said);\n                return Ok(());", "return Err(broken(said.clone()));", SUBSCRIPTIONS),
     edit("a refused end of a subscription has one more reply", CONNECTION, "                messages.not_unsubscribed(said);\n                return Ok(());", "                messages.not_unsubscribed(said);\n                locked(&self.state).answered();\n                return Ok(());", CONNECTION_TESTS),
     edit("a reply follows the end of a subscription", CONNECTION, "            words(out, 1, [&b\"HELLO\"[..]].into_iter());\n", "", CONNECTION_TESTS),
-    edit("calls in flight learn at once that their connection is over", CONNECTION, "let _ = answer.send(Unanswered::Lost(why.clone()).now());", "std::mem::forget(answer);", CONNECTION_TESTS),
+    edit("calls in flight learn at once that their connection is over", CONNECTION, "told(Err(Unanswered::Lost(why.clone())), Clock::Boot.now());", "std::mem::forget(told);", CONNECTION_TESTS),
     edit("calls in flight learn why their connection is over", CONNECTION, "            service.shared.end(&why);\n", "", CONNECTION_TESTS),
     edit("calls end with the runtime of their connection", CONNECTION, "    fn drop(&mut self) {\n        self.shared.end(&over());\n    }", "    fn drop(&mut self) {}", CONNECTION_TESTS),
     edit("a connection that is over takes no call", CONNECTION, "if state.is_over {", "if false {", CONNECTION_TESTS),
@@ -261,8 +251,6 @@ pub(super) const EDITS: &[Edit] = &[
         "            self.is_flushed = false;\n", "            self.is_flushed = false;\n            if self.written == self.writing.len() {\n                break;\n            }\n", CONNECTION_TESTS),
     edit("what is written is flushed", CONNECTION, "if !self.is_flushed {", "if false {", CONNECTION_TESTS),
     edit("a connection by fred that is given up is closed", FRED, "        self.router.abort();\n", "", &["--lib by_fred"]),
-    edit("a reply is received when it is read", PIPELINE, "let (result, received) = sent.reply.await;", "let (result, _) = sent.reply.await;\n            let received = self.clock.now();", &["--lib a_reply_is_received"]),
-    edit("a reply that an earlier caller reads late hides no later one", IN_FLIGHT, "self.heard.fetch_max(", "self.heard.store(", &["--lib in_flight"]),
 
     edit("what is no frame yet is not taken for one", RESP, "if !self.is_known || self.at > bytes.len() {", "if self.at > bytes.len() {", FRAMES),
     edit("a frame ends before the next one begins", RESP, "while !self.is_known && self.at", "while self.at", FRAMES),

@@ -96,7 +96,7 @@ impl Client {
         let pong = self.connection.line().ask(&["PING"]);
         self.peer.hears(&[&["PING"]]).await;
         self.peer.says("+PONG\r\n").await;
-        pong.await.said.unwrap();
+        pong.await.unwrap();
     }
 }
 

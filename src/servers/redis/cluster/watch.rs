@@ -108,7 +108,7 @@ impl Cluster {
     async fn view_by(&self, store: &RedisStore) -> Option<View> {
         let of = self.address(store.id);
         let response = Arc::clone(store.pipeline())
-            .call(RedisCommand::slots)
+            .call(RedisCommand::slots())
             .await
             .ok()?;
         let ranges = ranges(&response.value, &of).filter(|ranges| !ranges.is_empty())?;

@@ -6,8 +6,8 @@ use tokio::time::Instant;
 
 use super::*;
 use crate::protocol::{Acquire, Acquired, Failure, Look, Release, Renew, Withdraw};
-use crate::servers::pipeline;
 use crate::servers::redis::commands::RedisCommand;
+use crate::servers::redis::pipeline;
 use crate::time::server_time::{ServerTime, Ticket};
 use crate::types::fence::Fence;
 
@@ -72,7 +72,7 @@ async fn dropped_and_unpolled_calls_delay_no_other() {
         assert!(started.elapsed() < Duration::from_secs(1));
         idle.await.unwrap();
     }
-    assert_eq!(server.tell("LRANGE list 0 -1"), "0 idle 1 idle 2 idle");
+    assert_eq!(server.tell("LRANGE list 0 -1"), "idle 0 idle 1 idle 2");
 }
 
 /// Race: A client makes more calls at once than its server can answer in the time limit of one call.
@@ -479,7 +479,7 @@ async fn slow_call_does_not_cost_a_connection_that_answers_others() {
     // not.
     let wait = || {
         let within = HASTY.attempt_timeout * 6 / 10;
-        Arc::clone(store.pipeline()).call(move || RedisCommand::wait(1, within))
+        Arc::clone(store.pipeline()).call(RedisCommand::wait(1, within))
     };
     let (first, second) = tokio::join!(wait(), wait());
     first.unwrap();

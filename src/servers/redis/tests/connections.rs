@@ -11,7 +11,7 @@ use super::super::dial::dial_by_fred;
 use super::super::names::Names;
 use super::*;
 use crate::protocol::{Failure, ServerId};
-use crate::servers::pipeline::Why;
+use crate::servers::redis::pipeline::Why;
 
 #[tokio::test]
 async fn a_killed_command_connection_is_replaced() {
@@ -35,6 +35,18 @@ async fn connection_that_is_lost_as_soon_as_it_is_open_is_replaced_at_once() {
         .expect("at once");
     // It is answered, though not with a time.
     assert!(matches!(answer, Err(Failure::Unknown(_))), "{answer:?}");
+}
+
+#[tokio::test]
+async fn a_connection_whose_ping_is_answered_wrongly_is_replaced() {
+    // It answers every PING with OK, and loses no connection after the third one.
+    let url = format!("redis://127.0.0.1:{}", flawed::loses_new_connections());
+    let recorder = Arc::new(Recorder::default());
+    let _store = open(OPTIONS, &url, &recorder).unwrap();
+    until("a connection is replaced that the server has not lost", || {
+        recorder.replacements() > 3
+    })
+    .await;
 }
 
 /// Race: A server is slow to answer, and loses a connection. A new one takes several calls.

@@ -1,9 +1,8 @@
 //! Tests of what is written and when, on a connection whose replies the tests control.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Waker};
 
-use tokio::runtime::{Builder, EnterGuard, Handle, RuntimeFlavor};
-use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, yield_now};
 use tokio::time::sleep;
 
@@ -12,6 +11,14 @@ use crate::time::deadline_queue::GivesUp;
 
 const MAX_IN_FLIGHT: u32 = 4;
 const PATIENCE: Duration = Duration::from_secs(2);
+
+thread_local! {
+    static CLOCK: Clock = Clock::tokio();
+}
+
+fn now() -> LocalTime {
+    CLOCK.with(Clock::now)
+}
 
 /// A command with a name, and the properties that its sender gives it.
 #[derive(Clone, Debug)]
@@ -31,95 +38,97 @@ impl Command for Named {
         self.gives_up
     }
 
-    fn prepare(self, _: ConnectionId) -> Result<Named, Failure> {
+    fn prepare(&mut self, _: ConnectionId) -> Result<(), Failure> {
         match self.given_up.load(Ordering::Relaxed) {
             true => Err(Failure::GivenUp),
-            false => Ok(self),
+            false => Ok(()),
         }
     }
 }
 
-/// The unanswered commands on the present connection, and all commands that were ever written.
+/// The unanswered commands on the present connection, and all commands that were ever sent.
 #[derive(Clone, Default)]
-struct ByHand(Arc<Mutex<Written>>, Option<Handle>);
+struct ByHand(Arc<Mutex<Written>>);
 
 #[derive(Default)]
 struct Written {
-    open: Vec<(String, oneshot::Sender<Result<String, WireError>>)>,
+    open: Vec<(String, Told<String>)>,
     all: Vec<String>,
-    /// The kind of the runtime on which the last command was sent.
-    on: Option<RuntimeFlavor>,
 }
 
 impl Wire for ByHand {
     type Command = Named;
     type Reply = String;
 
-    fn send(&self, command: Named, clock: Clock) -> Reply<ByHand> {
-        let (reply, answer) = oneshot::channel();
+    fn send(&self, command: Named, told: impl FnOnce(Named) -> Told<String> + Send + 'static) {
         let mut written = self.0.lock().unwrap();
-        written.on = Handle::try_current().ok().map(|runtime| runtime.runtime_flavor());
-        written.all.push(command.name.clone());
-        written.open.push((command.name, reply));
-        Box::pin(async move {
-            let answer = answer.await.expect("the test answers every call");
-            (answer, clock.now())
-        })
+        let name = command.name.clone();
+        written.all.push(name.clone());
+        written.open.push((name, told(command)));
     }
 
-    fn enter(&self) -> Option<EnterGuard<'_>> {
-        self.1.as_ref().map(Handle::enter)
-    }
-
-    fn load(&self) -> Pin<Box<dyn Future<Output = Result<(), Failure>> + Send>> {
-        let wire = self.clone();
-        Box::pin(async move {
-            let (loaded, _) = wire.send(named("load", Priority::Keep), Clock::Boot).await;
-            loaded.map(drop).map_err(|error| error.failure)
-        })
-    }
-
-    fn ping(nonce: &str) -> Named {
-        named(&format!("ping {nonce}"), Priority::Keep)
-    }
-
-    fn echoes(reply: &String, nonce: &str) -> bool {
-        *reply == format!("ping {nonce}")
+    fn load(&self, then: impl FnOnce(Result<(), Failure>) + Send + 'static) {
+        let mut then = Some(then);
+        self.send(named("load", Priority::Keep), |_| {
+            Box::new(move |said, _| {
+                if let Some(then) = then.take() {
+                    then(said.map(drop).map_err(Failure::from));
+                }
+            })
+        });
     }
 }
 
 impl ByHand {
-    /// All commands that were written so far, except PINGs.
+    /// All commands that were sent so far.
     fn written(&self) -> Vec<String> {
-        let written = self.0.lock().unwrap();
-        let is_call = |name: &&String| !name.starts_with("ping");
-        written.all.iter().filter(is_call).cloned().collect()
+        self.0.lock().unwrap().all.clone()
     }
 
     /// Answers all unanswered commands with their names, and waits until everything that follows has
     /// happened.
     async fn answer(&self) {
         let open = std::mem::take(&mut self.0.lock().unwrap().open);
-        for (name, reply) in open {
-            let _ = reply.send(Ok(name));
+        for (name, mut told) in open {
+            told(Ok(name), now());
         }
         settle().await;
     }
 
-    async fn fail(&self, failure: &Failure, kind: WireErrorKind) {
-        let open = self.0.lock().unwrap().open.len();
-        for _ in 0..open {
-            self.fail_nth(0, failure, kind).await;
-        }
-    }
-
-    /// Fails the n-th unanswered command.
-    async fn fail_nth(&self, nth: usize, failure: &Failure, kind: WireErrorKind) {
-        let (_, reply) = self.0.lock().unwrap().open.remove(nth);
-        let failure = failure.clone();
-        let _ = reply.send(Err(WireError { failure, kind }));
+    /// Answers the n-th unanswered command with its name.
+    async fn answer_nth(&self, nth: usize) {
+        let (name, mut told) = self.0.lock().unwrap().open.remove(nth);
+        told(Ok(name), now());
         settle().await;
     }
+
+    /// Answers the unanswered commands of this name.
+    async fn answer_all(&self, name: &str) {
+        let open = std::mem::take(&mut self.0.lock().unwrap().open);
+        let (named, others): (Vec<_>, Vec<_>) = open.into_iter().partition(|(other, _)| other == name);
+        self.0.lock().unwrap().open = others;
+        for (name, mut told) in named {
+            told(Ok(name), now());
+        }
+        settle().await;
+    }
+
+    /// Ends all unanswered commands without a reply.
+    async fn fail(&self, why: impl Fn() -> Unanswered) {
+        let open = std::mem::take(&mut self.0.lock().unwrap().open);
+        for (_, mut told) in open {
+            told(Err(why()), now());
+        }
+        settle().await;
+    }
+}
+
+fn missing() -> Unanswered {
+    Unanswered::Error("NOSCRIPT No matching script".to_owned())
+}
+
+fn denied() -> Unanswered {
+    Unanswered::Error("NOPERM no permissions".to_owned())
 }
 
 async fn settle() {
@@ -147,13 +156,11 @@ type Outcome = JoinHandle<Result<Response<String>, Failure>>;
 
 impl Fixture {
     fn down() -> Fixture {
-        let spawn = |task| drop(tokio::spawn(task));
         let (pipeline, condemned) = Pipeline::new(
             ServerId::default(),
-            Clock::tokio(),
+            CLOCK.with(|clock| *clock),
             PATIENCE,
             MAX_IN_FLIGHT,
-            Box::new(spawn),
         );
         Fixture {
             pipeline,
@@ -169,7 +176,7 @@ impl Fixture {
     }
 
     async fn call(&self, command: Named) -> Outcome {
-        let call = Arc::clone(&self.pipeline).call(move || command.clone());
+        let call = Arc::clone(&self.pipeline).call(command);
         let outcome = tokio::spawn(call);
         settle().await;
         outcome
@@ -223,9 +230,7 @@ async fn newcomer_does_not_take_a_free_place_from_a_call_in_the_backlog() {
     let _full = fixture.fill().await;
     drop(fixture.ask("first").await);
     // One place is free, but waiting calls are sent only when half of the window is.
-    let (name, reply) = fixture.wire.0.lock().unwrap().open.remove(0);
-    reply.send(Ok(name)).unwrap();
-    settle().await;
+    fixture.wire.answer_nth(0).await;
     drop(fixture.ask("second").await);
     fixture.wire.answer().await;
     assert_eq!(
@@ -257,7 +262,7 @@ async fn unread_answers_free_places_in_the_window() {
     let unread: Vec<_> = (0..MAX_IN_FLIGHT)
         .map(|n| {
             let pipeline = Arc::clone(&fixture.pipeline);
-            let mut call = Box::pin(pipeline.call(move || named(&n.to_string(), Priority::Ask)));
+            let mut call = Box::pin(pipeline.call(named(&n.to_string(), Priority::Ask)));
             let polled = call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
             assert!(polled.is_pending());
             call
@@ -269,56 +274,6 @@ async fn unread_answers_free_places_in_the_window() {
     fixture.wire.answer().await;
     assert_eq!(waits.await.unwrap().unwrap().value, "waits");
     drop(unread);
-}
-
-/// Otherwise the timer of a call would belong to the runtime of another caller, and end with it.
-#[test]
-fn call_that_waited_is_sent_on_the_runtime_of_its_connection() {
-    let own = Builder::new_multi_thread()
-        .worker_threads(1)
-        .enable_time()
-        .build()
-        .unwrap();
-    let other = Builder::new_current_thread().enable_time().build().unwrap();
-    let mut fixture = own.block_on(async { Fixture::down() });
-    fixture.wire.1 = Some(own.handle().clone());
-    own.block_on(async { fixture.pipeline.open(fixture.wire.clone()) });
-    let full = other.block_on(async {
-        (0..MAX_IN_FLIGHT)
-            .map(|n| {
-                let pipeline = Arc::clone(&fixture.pipeline);
-                let mut call = Box::pin(pipeline.call(move || named(&n.to_string(), Priority::Ask)));
-                let polled = call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-                assert!(polled.is_pending());
-                call
-            })
-            .collect::<Vec<_>>()
-    });
-    let waits = own.block_on(fixture.ask("waits"));
-    while fixture.pipeline.state().backlog.is_empty() {
-        std::thread::yield_now();
-    }
-    // A PING that is answered would have its own task send the call.
-    let open = std::mem::take(&mut fixture.wire.0.lock().unwrap().open);
-    let (pings, calls): (Vec<_>, Vec<_>) = open.into_iter().partition(|(name, _)| name.starts_with("ping"));
-    for (name, reply) in calls {
-        reply.send(Ok(name)).unwrap();
-    }
-    other.block_on(async {
-        for call in full {
-            call.await.unwrap();
-        }
-    });
-    let on = fixture.wire.0.lock().unwrap().on.take();
-    assert_eq!(fixture.wire.written().last().unwrap(), "waits");
-    assert_eq!(on, Some(RuntimeFlavor::MultiThread));
-    for (name, reply) in pings {
-        reply.send(Ok(name)).unwrap();
-    }
-    own.block_on(async {
-        fixture.wire.answer().await;
-        assert_eq!(waits.await.unwrap().unwrap().value, "waits");
-    });
 }
 
 #[tokio::test(start_paused = true)]
@@ -333,7 +288,7 @@ async fn calls_with_no_time_for_an_answer_go_last() {
         ("sooner", latency / 3),
         ("late", 3 * latency),
     ] {
-        let gives_up = GivesUp::At(fixture.pipeline.clock().now().after(patience));
+        let gives_up = GivesUp::At(now().after(patience));
         drop(
             fixture
                 .call(Named {
@@ -355,7 +310,7 @@ async fn calls_with_no_time_for_an_answer_go_last() {
 async fn call_waiting_longer_than_its_caller_fails() {
     let fixture = Fixture::open();
     let _full = fixture.fill().await;
-    let gives_up = GivesUp::At(fixture.pipeline.clock().now().after(PATIENCE / 2));
+    let gives_up = GivesUp::At(now().after(PATIENCE / 2));
     let outcome = fixture
         .call(Named {
             gives_up,
@@ -369,17 +324,24 @@ async fn call_waiting_longer_than_its_caller_fails() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn answers_read_late_take_no_place_in_the_window() {
-    let fixture = Fixture::open();
-    let _outcomes = fixture.fill().await;
-    // The caller of the last call is the first to read its reply.
-    for nth in [MAX_IN_FLIGHT as usize - 1, 0] {
-        let (name, reply) = fixture.wire.0.lock().unwrap().open.remove(nth);
-        reply.send(Ok(name)).unwrap();
-        settle().await;
+async fn late_replies_count_as_soon_as_they_are_read() {
+    let mut fixture = Fixture::open();
+    let outcomes = fixture.fill().await;
+    let asked = now();
+    sleep(PATIENCE).await;
+    for (_, told) in &mut fixture.wire.0.lock().unwrap().open {
+        told(Err(Unanswered::Late), now());
     }
-    fixture.fill().await;
-    assert_eq!(fixture.wire.written().len(), 2 * MAX_IN_FLIGHT as usize);
+    for outcome in outcomes {
+        assert!(matches!(failed(outcome).await, Failure::Unknown(_)));
+    }
+    assert_eq!(fixture.condemned.try_recv().unwrap().why, Why::Silent);
+    drop(fixture.ask("waits").await);
+    assert_eq!(fixture.wire.written().len(), MAX_IN_FLIGHT as usize);
+    assert!(fixture.pipeline.why_unheard(asked).is_some());
+    fixture.wire.answer().await;
+    assert_eq!(fixture.wire.written()[MAX_IN_FLIGHT as usize..], ["waits"]);
+    assert!(fixture.pipeline.why_unheard(asked).is_none());
 }
 
 #[tokio::test(start_paused = true)]
@@ -425,7 +387,7 @@ async fn call_counts_as_sent_when_it_is_written() {
     let fixture = Fixture::down();
     let call = fixture.ask("a").await;
     sleep(PATIENCE / 2).await;
-    let written = fixture.pipeline.clock().now();
+    let written = now();
     fixture.pipeline.open(fixture.wire.clone());
     sleep(PATIENCE / 2).await;
     fixture.wire.answer().await;
@@ -436,23 +398,48 @@ async fn call_counts_as_sent_when_it_is_written() {
     );
 }
 
+/// Race: A caller has not read that its script is missing when the scripts are there again.
 #[tokio::test(start_paused = true)]
 async fn calls_without_their_scripts_are_repeated_in_order_before_newcomers() {
     let fixture = Fixture::open();
-    let first = fixture.ask("first").await;
+    let mut first = Box::pin(Arc::clone(&fixture.pipeline).call(named("first", Priority::Ask)));
+    let polled = first.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    assert!(polled.is_pending());
     let second = fixture.ask("second").await;
-    let unknown = Failure::NotExecuted(ServerError::new("NOSCRIPT"));
-    // The caller of the first call is the last to read its reply.
-    fixture.wire.fail_nth(1, &unknown, WireErrorKind::NoScript).await;
+    fixture.wire.fail(missing).await;
     let newcomer = fixture.ask("newcomer").await;
-    fixture.wire.fail_nth(0, &unknown, WireErrorKind::NoScript).await;
     assert_eq!(fixture.wire.written(), ["first", "second", "load"]);
     fixture.wire.answer().await;
     assert_eq!(fixture.wire.written()[3..], ["first", "second", "newcomer"]);
     fixture.wire.answer().await;
-    for call in [first, second, newcomer] {
+    first.await.unwrap();
+    for call in [second, newcomer] {
         call.await.unwrap().unwrap();
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn call_without_its_script_whose_caller_is_gone_is_not_repeated() {
+    let fixture = Fixture::open();
+    fixture.ask("gone").await.abort();
+    let waits = fixture.ask("waits").await;
+    fixture.wire.fail(missing).await;
+    waits.abort();
+    settle().await;
+    assert!(fixture.pipeline.state().backlog.is_empty());
+    fixture.wire.answer().await;
+    assert_eq!(fixture.wire.written(), ["gone", "waits", "load"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_fail_on_a_server_that_keeps_forgetting_the_scripts() {
+    let fixture = Fixture::open();
+    let call = fixture.ask("a").await;
+    for _ in 0..SENDINGS {
+        fixture.wire.fail(missing).await;
+        fixture.wire.answer_all("load").await;
+    }
+    assert!(matches!(failed(call).await, Failure::NotExecuted(_)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -461,12 +448,12 @@ async fn waiting_call_fails_with_the_cause_once_its_patience_is_over() {
     fixture
         .pipeline
         .down(Failure::NotExecuted(ServerError::new("connection refused")));
-    let began = fixture.pipeline.clock().now();
+    let began = now();
     let failure = failed(fixture.ask("a").await).await;
     assert!(matches!(&failure, Failure::NotExecuted(error) if error.to_string().contains("refused")));
-    assert_eq!(fixture.pipeline.clock().now().since(began), PATIENCE);
+    assert_eq!(now().since(began), PATIENCE);
     // If the failure is permanent, neither a waiting call nor a new one waits.
-    let began = fixture.pipeline.clock().now();
+    let began = now();
     let waiting = fixture.ask("waiting").await;
     fixture
         .pipeline
@@ -475,39 +462,16 @@ async fn waiting_call_fails_with_the_cause_once_its_patience_is_over() {
     for refused in [waiting, new] {
         assert!(matches!(failed(refused).await, Failure::Refused(_)));
     }
-    assert_eq!(fixture.pipeline.clock().now(), began);
-}
-
-#[tokio::test(start_paused = true)]
-async fn late_reader_of_forgotten_scripts_does_not_load_them_again() {
-    let fixture = Fixture::open();
-    let first = fixture.ask("first").await;
-    let second = fixture.ask("second").await;
-    let unknown = Failure::NotExecuted(ServerError::new("NOSCRIPT"));
-    fixture.wire.fail_nth(1, &unknown, WireErrorKind::NoScript).await;
-    let loaded = fixture.wire.0.lock().unwrap().open.pop().unwrap();
-    loaded.1.send(Ok(loaded.0)).unwrap();
-    sleep(PATIENCE / 2).await;
-    fixture.wire.fail_nth(0, &unknown, WireErrorKind::NoScript).await;
-    assert_eq!(
-        fixture.wire.written(),
-        ["first", "second", "load", "second", "first"]
-    );
-    fixture.wire.answer().await;
-    for call in [first, second] {
-        call.await.unwrap().unwrap();
-    }
+    assert_eq!(now(), began);
 }
 
 #[tokio::test(start_paused = true)]
 async fn calls_are_told_why_their_scripts_cannot_be_loaded() {
     let fixture = Fixture::open();
     let call = fixture.ask("call").await;
-    let unknown = Failure::NotExecuted(ServerError::new("NOSCRIPT"));
-    fixture.wire.fail(&unknown, WireErrorKind::NoScript).await;
+    fixture.wire.fail(missing).await;
     let newcomer = fixture.ask("newcomer").await;
-    let denied = Failure::Refused(ServerError::new("NOPERM"));
-    fixture.wire.fail(&denied, WireErrorKind::Other).await;
+    fixture.wire.fail(denied).await;
     for call in [call, newcomer] {
         assert!(matches!(failed(call).await, Failure::Refused(_)));
     }
@@ -518,12 +482,11 @@ async fn calls_are_told_why_their_scripts_cannot_be_loaded() {
 async fn failed_script_load_delays_no_call_on_the_next_connection() {
     let fixture = Fixture::open();
     let call = fixture.ask("call").await;
-    let unknown = Failure::NotExecuted(ServerError::new("NOSCRIPT"));
-    fixture.wire.fail(&unknown, WireErrorKind::NoScript).await;
+    fixture.wire.fail(missing).await;
     let (former, next) = (fixture.wire.clone(), ByHand::default());
     fixture.pipeline.open(next.clone());
     let newcomer = fixture.ask("newcomer").await;
-    former.fail(&unknown, WireErrorKind::Other).await;
+    former.fail(missing).await;
     assert_eq!(next.written(), ["call", "newcomer"]);
     next.answer().await;
     for call in [call, newcomer] {
@@ -539,17 +502,16 @@ async fn renewal_goes_first_after_a_script_load_even_in_a_full_window() {
     for n in MAX_IN_FLIGHT..2 * MAX_IN_FLIGHT {
         waiting.push(fixture.ask(&n.to_string()).await);
     }
-    // This reply shows that the earlier calls are answered too, so other calls are sent in their place. Those
-    // stay unanswered.
-    let unknown = Failure::NotExecuted(ServerError::new("NOSCRIPT"));
-    fixture.wire.fail_nth(2, &unknown, WireErrorKind::NoScript).await;
-    let written = ["0", "1", "2", "3", "4", "5", "6", "load"];
+    // Half of the window is free, so other calls are sent, and stay unanswered.
+    fixture.wire.answer_nth(0).await;
+    fixture.wire.answer_nth(0).await;
+    let written = ["0", "1", "2", "3", "4", "5"];
     assert_eq!(fixture.wire.written(), written);
+    let (_, mut told) = fixture.wire.0.lock().unwrap().open.remove(0);
+    told(Err(missing()), now());
     let _renewal = fixture.call(named("renewal", Priority::Keep)).await;
-    let loaded = fixture.wire.0.lock().unwrap().open.pop().unwrap();
-    loaded.1.send(Ok(loaded.0)).unwrap();
-    sleep(PATIENCE / 2).await;
-    assert_eq!(fixture.wire.written()[written.len()..], ["renewal"]);
+    fixture.wire.answer_all("load").await;
+    assert_eq!(fixture.wire.written()[written.len()..], ["load", "renewal", "2"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -576,35 +538,20 @@ async fn closing_ends_waiting_calls() {
 #[tokio::test(start_paused = true)]
 async fn a_connection_is_condemned_for_silence_alone() {
     let mut fixture = Fixture::open();
-    let lost = Failure::Unknown(ServerError::new("no reply in time"));
     let (one, other) = (fixture.ask("one").await, fixture.ask("other").await);
     sleep(Duration::from_millis(1)).await;
     // One call is answered, so the server is alive.
-    let (_, reply) = fixture.wire.0.lock().unwrap().open.remove(1);
-    reply.send(Ok("other".to_owned())).unwrap();
-    settle().await;
-    fixture.wire.fail(&lost, WireErrorKind::Timeout).await;
+    fixture.wire.answer_nth(1).await;
+    fixture.wire.fail(|| Unanswered::Late).await;
     assert!(matches!(failed(one).await, Failure::Unknown(_)));
     other.await.unwrap().unwrap();
     assert!(fixture.condemned.try_recv().is_err());
 
     let silent = fixture.ask("silent").await;
     sleep(Duration::from_millis(1)).await;
-    fixture.wire.fail(&lost, WireErrorKind::Timeout).await;
+    fixture.wire.fail(|| Unanswered::Late).await;
     assert!(matches!(failed(silent).await, Failure::Unknown(_)));
     assert_eq!(fixture.condemned.try_recv().unwrap().why, Why::Silent);
-}
-
-#[tokio::test(start_paused = true)]
-async fn connection_that_echoes_another_ping_is_condemned() {
-    let mut fixture = Fixture::open();
-    let ping = tokio::spawn(Arc::clone(&fixture.pipeline).ping(7));
-    settle().await;
-    let (name, reply) = fixture.wire.0.lock().unwrap().open.remove(0);
-    assert_eq!(name, "ping 7");
-    reply.send(Ok("ping 6".to_owned())).unwrap();
-    ping.await.unwrap();
-    assert_eq!(fixture.condemned.try_recv().unwrap().why, Why::Desynchronised);
 }
 
 #[tokio::test(start_paused = true)]
@@ -623,10 +570,10 @@ async fn calls_of_a_former_connection_take_no_place_in_the_window() {
 async fn a_server_that_was_not_asked_is_not_silent() {
     let Fixture { pipeline, wire, .. } = Fixture::open();
     let why = |since| pipeline.why_unheard(since);
-    let began = pipeline.clock.now();
+    let began = now();
     sleep(Duration::from_secs(1)).await;
     assert!(why(began).is_none(), "it was not asked");
-    let call = tokio::spawn(Arc::clone(&pipeline).call(|| named("a", Priority::Ask)));
+    let call = tokio::spawn(Arc::clone(&pipeline).call(named("a", Priority::Ask)));
     settle().await;
     assert!(why(began).is_none(), "it was asked just now");
     sleep(Duration::from_secs(1)).await;
@@ -634,7 +581,7 @@ async fn a_server_that_was_not_asked_is_not_silent() {
     wire.answer().await;
     call.await.unwrap().unwrap();
     assert!(why(began).is_none(), "it has answered");
-    let began = pipeline.clock.now();
+    let began = now();
     sleep(Duration::from_secs(1)).await;
     assert!(why(began).is_none(), "it was not asked again");
 }
@@ -648,7 +595,7 @@ async fn a_server_that_is_as_slow_as_before_is_not_silent() {
     sleep(slow).await;
     fixture.wire.answer().await;
     before.await.unwrap().unwrap();
-    let began = fixture.pipeline.clock.now();
+    let began = now();
     let _asked = fixture.ask("a").await;
     sleep(3 * slow / 2).await;
     assert!(fixture.pipeline.why_unheard(began).is_none());
