@@ -6,7 +6,7 @@
 -- Returns `status request now deadline` and the words given here. The status is NEWER_FORMAT or one of these:
 local GRANTED = '1'         -- fence pushed was_queued; granted by this call, or (with the same fence) by an
                             -- earlier one
-local QUEUED = '2'          -- ticket ahead enqueued seen own_grant fence deadline pushed
+local QUEUED = '2'          -- ticket ahead enqueued own_grant fence deadline pushed
 local BUSY = '3'            -- the same words, for a try, which is never queued
 local EXPIRED_CALL = '4'    -- nothing done: the call came after its `not_after`
 local INCOMPLETE = '5'      -- a bound was reached, with the lock free: call again
@@ -15,9 +15,9 @@ local FULL = '7'            -- nothing done: this owner has as many holds as one
 local CLOCK_BEHIND = '8'    -- nothing done: the floor is more than MAX_AHEAD_US ahead of the server's clock
 -- `deadline` less `now` is the time until the lock can next be free. `ahead`: at most so many requests are
 -- queued before this one. `was_queued`: 1 if this call granted the lock, and found the request in the queue.
--- `enqueued`: 1 if this call queued the request, or moved it forward to its ticket. `seen`: 1 if the server
--- sees the client's subscription (polls only). `own_grant` and the words after it: the holder's grant, if the
--- holder is a request of the same client, which may not have heard of it; else - 0 0 0.
+-- `enqueued`: 1 if this call queued the request, or moved it forward to its ticket. `own_grant` and the words
+-- after it: the holder's grant, if the holder is a request of the same client, which may not have heard of
+-- it; else - 0 0 0.
 --
 -- Writes the lock when it changes hands, when its owner gets one more hold, when the first request is queued,
 -- and when a client that was noted absent calls; the queue when it queues.
@@ -29,8 +29,7 @@ local CLOCK_BEHIND = '8'    -- nothing done: the floor is more than MAX_AHEAD_US
 --          cluster's slot is being moved, and only one key at a time is sure to be found
 local lock_key, queue_key = KEYS[1], KEYS[2]
 -- ARGV[1]  string: the request
--- ARGV[2]  'try', 'ask' (queue if the lock is held) or 'poll' (the same, and prolong the queue's TTL, and say
---          whether the client listens)
+-- ARGV[2]  'try', 'ask' (queue if the lock is held) or 'poll' (the same, and prolong the queue's TTL)
 -- ARGV[3]  ms, of 10 digits: the lease of a grant to this call
 -- ARGV[4]  ms of the server's clock, of 13 digits: after it nothing new is done
 -- ARGV[5]  string: the start of the clients' channels (lib/hand_over.lua)

@@ -26,14 +26,7 @@ end
 if not queue_key and string.sub(summary, HAS_WAITERS, HAS_WAITERS) >= YES then
   return ELSEWHERE .. ' ' .. request .. ' ' .. now .. ' ' .. deadline
 end
-local client, seen = string.sub(request, CLIENT, CLIENT_END), NO
-if mode == 'poll' then
-  local pubsub_mode = string.sub(channel_prefix, PUBSUB_MODE, PUBSUB_MODE)
-  local sharded = pubsub_mode == SHARDED or pubsub_mode == MIGRATING
-  local channel = string.sub(channel_prefix, PREFIX) .. client
-  local counted = redis.call('PUBSUB', sharded and 'SHARDNUMSUB' or 'NUMSUB', channel)
-  seen = counted[2] > 0 and YES or NO
-end
+local client = string.sub(request, CLIENT, CLIENT_END)
 -- The request has an owner of its own, and that owner holds the lock already.
 if deadline ~= FREE and string.sub(request, LAST) ~= ':'
   and string.sub(request, OWNER) == string.sub(summary, OWNER) then
@@ -120,4 +113,4 @@ if string.sub(summary, REQUEST, REQUEST_CLIENT_END) == client then
     .. string.sub(summary, PUSHED, PUSHED)
 end
 return status .. ' ' .. request .. ' ' .. now .. ' ' .. deadline .. ' ' .. ticket .. ' '
-  .. string.format('%d', ahead) .. ' ' .. enqueued .. ' ' .. seen .. own_grant
+  .. string.format('%d', ahead) .. ' ' .. enqueued .. own_grant

@@ -25,13 +25,7 @@ if not hold and now > not_after then
   write(permits)
   return EXPIRED_CALL .. ' ' .. request .. ' ' .. now .. ' 0'
 end
-local client, seen = string.sub(request, CLIENT, CLIENT_END), NO
-if not hold and mode == 'poll' then
-  local pubsub_mode = string.sub(channel_prefix, PUBSUB_MODE, PUBSUB_MODE)
-  local sharded = pubsub_mode == SHARDED or pubsub_mode == MIGRATING
-  local channel = string.sub(channel_prefix, PREFIX) .. client
-  seen = redis.call('PUBSUB', sharded and 'SHARDNUMSUB' or 'NUMSUB', channel)[2] > 0 and YES or NO
-end
+local client = string.sub(request, CLIENT, CLIENT_END)
 
 local weight, capacity = string.sub(request, WEIGHT, WEIGHT_END), string.sub(request, CAPACITY, CAPACITY_END)
 local waiting, enqueued, more = permits.queued, NO, NO
@@ -80,4 +74,4 @@ if mode ~= 'try' then
   status, ahead = QUEUED, ahead - 1
 end
 return status .. ' ' .. request .. ' ' .. now .. ' ' .. earliest .. ' ' .. ticket .. ' '
-  .. string.format('%d', ahead) .. ' ' .. enqueued .. ' ' .. seen .. ' - 0 0 0'
+  .. string.format('%d', ahead) .. ' ' .. enqueued .. ' - 0 0 0'

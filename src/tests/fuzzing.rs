@@ -272,7 +272,6 @@ fn acquired(reply: &Acquired, now: ServerTime) -> Written {
                 ttl,
                 ticket,
                 ahead,
-                seen,
                 enqueued,
                 own_grant,
             } = contended;
@@ -281,7 +280,6 @@ fn acquired(reply: &Acquired, now: ServerTime) -> Written {
                 ticket.unwrap_or(Ticket(0)).0.to_string(),
                 ahead.to_string(),
                 flag(*enqueued),
-                flag(*seen),
             ];
             rest.extend(own_grant.as_ref().map_or_else(|| vec!["-".to_owned()], grant));
             (if ticket.is_some() { 2 } else { 3 }, now.ms() + ttl, rest)

@@ -152,7 +152,6 @@ fn contended() -> Contended {
         ttl: Duration::from_secs(30),
         ticket: None,
         ahead: 0,
-        seen: true,
         enqueued: false,
         own_grant: None,
     }

@@ -65,8 +65,6 @@ pub(crate) struct Contended {
     pub(crate) ticket: Option<Ticket>,
     /// An upper bound of the number of requests that are queued before this one.
     pub(crate) ahead: u64,
-    /// For [`Mode::Poll`]: whether the server sees a subscriber on the client's channel.
-    pub(crate) seen: bool,
     /// This call put the request into the queue. It was not queued before.
     pub(crate) enqueued: bool,
     /// The holder's grant, if the holder is another request of the same client. That request may not have
@@ -153,7 +151,6 @@ impl Operation for Acquire {
                     ticket: (words.status == 2).then_some(Ticket(ticket)),
                     ahead: words.number()?,
                     enqueued: words.flag()?,
-                    seen: words.flag()?,
                     own_grant: words.own_grant()?,
                 })
             }

@@ -284,8 +284,6 @@ pub(super) fn acquire(call: &Acquire, rules: &mut Rules, run: Run<'_>) -> Acquir
     if now.ms > not_after.ms() {
         return Acquired::ExpiredCall;
     }
-    let seen =
-        *mode == Mode::Poll && channels.subscribers(&format!("{}{}", keys.channel, request.client())) > 0;
     let was_queued = lock.queue.ticket(request).is_some();
     if holder.is_of(request.owner()) {
         if holder.holds.len() >= MAX_HOLDS {
@@ -337,7 +335,6 @@ pub(super) fn acquire(call: &Acquire, rules: &mut Rules, run: Run<'_>) -> Acquir
         ttl: Duration::from_millis(holder.deadline().saturating_sub(now.ms)),
         ticket: (*mode != Mode::Try).then(|| Ticket(lock.queue.ticket(request).unwrap_or_default())),
         ahead: queued.saturating_sub(itself) as u64,
-        seen,
         enqueued,
         own_grant: own_grant.and_then(|own_grant| holder.grant_of(own_grant)),
     })

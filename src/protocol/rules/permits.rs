@@ -416,8 +416,6 @@ pub(super) fn acquire(call: &Acquire, rules: &mut Rules, run: Run<'_>) -> Acquir
     if now.ms > not_after.ms() {
         return Acquired::ExpiredCall;
     }
-    let seen =
-        *mode == Mode::Poll && channels.subscribers(&format!("{}{}", keys.channel, request.client())) > 0;
 
     let (queued, mut enqueued) = (open.permits.queue.len(), false);
     if queued > 0 || !open.fits(request) {
@@ -451,7 +449,6 @@ pub(super) fn acquire(call: &Acquire, rules: &mut Rules, run: Run<'_>) -> Acquir
         ttl: Duration::from_millis(earliest.saturating_sub(now.ms)),
         ticket: (*mode != Mode::Try).then(|| Ticket(queue.ticket(request).unwrap_or_default())),
         ahead: queue.len().saturating_sub(itself) as u64,
-        seen,
         enqueued,
         own_grant: None,
     })

@@ -84,7 +84,7 @@ mod tests {
             .iter()
             .map(|script| format!("{} {}", script.name, fred::util::sha1_hash(script.text())));
         let sent = [
-            "acquire c5b1a0028db7ab3cd6b9bf1e781caeea05d63cd8",
+            "acquire dfd31087076cbde6e836e4f508b9a42cfe97a51f",
             "release 0ee9612159b8ba33a697c8d44b0abd22473bd8bf",
             "withdraw 6407401d1cb1d8f10ea846f03fed4356b2931e0f",
             "renew 7ef3d50826f1854e25403517e5e18a1799e89c99",

@@ -5,9 +5,7 @@ use super::step::Trouble;
 use super::world::{Setting, World};
 use crate::protocol::ids::ClientId;
 use crate::protocol::script::PubSubMode;
-use crate::protocol::{
-    Acquire, Acquired, Contended, Grant, Inspect, Mode, Release, ReleaseOutcome, ReleaseWhat,
-};
+use crate::protocol::{Acquire, Acquired, Grant, Inspect, Release, ReleaseOutcome, ReleaseWhat};
 
 /// Two requests of the same owner, by different clients.
 const FIRST: usize = 4;
@@ -107,27 +105,5 @@ fn clients_need_not_listen_for_hand_over_in_a_newly_moved_slot() {
         );
         let holder = world.ask(&Inspect { keys, request }).holders.pop();
         assert_eq!(holder.is_some(), is_handed_over, "{way:?}: {holder:?}");
-    }
-}
-
-#[test]
-fn poll_in_a_cluster_looks_for_a_shard_channel_subscription() {
-    let mut setting = Setting::start();
-    if !has_shard_channels(&mut setting) {
-        return;
-    }
-    let mut world = World::new(&mut setting);
-    granted(&mut world, 0);
-    let mut waits = call(&world, 1);
-    assert!(matches!(world.ask(&waits), Acquired::Contended(_)));
-    waits.mode = Mode::Poll;
-    let channel = world.keys[0].channel_of(&ClientId::from_number(2));
-    for (subscribe, is_seen) in [("SUBSCRIBE", false), ("SSUBSCRIBE", true)] {
-        world.command(&[subscribe, &channel]);
-        let answer = world.ask_by(&waits, PubSubMode::Sharded);
-        assert!(
-            matches!(answer, Acquired::Contended(Contended { seen, .. }) if seen == is_seen),
-            "{subscribe}: {answer:?}"
-        );
     }
 }

@@ -179,6 +179,11 @@ pub(super) enum Event {
         client: usize,
         effect: Effect,
     },
+    /// The server executed a poll of this client, whose subscription it had.
+    Listens {
+        client: usize,
+        key: String,
+    },
     /// The server published a grant. The message may be lost.
     Pushed {
         key: String,

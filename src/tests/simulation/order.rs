@@ -9,31 +9,29 @@ use crate::Fence;
 use crate::protocol::Acquired;
 use crate::protocol::ids::RequestId;
 
-/// Checks that a request keeps its place in the queue, whatever other leases expire, if the server saw the
-/// subscription of its client when the request took the place.
+/// Checks that a request keeps its place in the queue, whatever other leases expire, if the server had the
+/// subscription of its client before the request took the place.
 pub(super) fn places(events: &[(Duration, Event)], wrong: &mut Vec<String>) {
-    let mut seen: BTreeSet<(usize, &str)> = BTreeSet::new();
+    let mut listening: BTreeSet<(usize, &str)> = BTreeSet::new();
     let mut sure: BTreeSet<&RequestId> = BTreeSet::new();
     for (at, event) in events {
-        let Event::Executed {
-            client,
-            effect: Effect::Acquire(call, reply),
-        } = event
-        else {
-            continue;
-        };
-        let waitlist = (*client, &*call.keys.lock);
-        let Acquired::Contended(contended) = reply else {
-            continue;
+        let (client, call, contended) = match event {
+            Event::Executed {
+                client,
+                effect: Effect::Acquire(call, Acquired::Contended(contended)),
+            } => (client, call, contended),
+            Event::Listens { client, key } => {
+                listening.insert((*client, key));
+                continue;
+            }
+            _ => continue,
         };
         if contended.enqueued && sure.contains(&call.request) {
             wrong.push(format!("{at:?}: a request lost its place: {call:?}"));
         }
-        if contended.enqueued && seen.contains(&waitlist) && call.ticket.is_none() {
+        let listens = listening.contains(&(*client, &*call.keys.lock));
+        if contended.enqueued && listens && call.ticket.is_none() {
             sure.insert(&call.request);
-        }
-        if contended.seen {
-            seen.insert(waitlist);
         }
     }
 }

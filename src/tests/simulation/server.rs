@@ -9,9 +9,10 @@ use futures_util::FutureExt;
 use tokio::time::Instant;
 
 use super::history::{Effect, Event, History};
+use crate::protocol::ids::ClientId;
 use crate::protocol::{
-    Acquire, Acquired, Answer, Connections, Look, Looked, Release, ReleaseWhat, Released, Renew, Renewed,
-    Withdraw,
+    Acquire, Acquired, Answer, Connections, Look, Looked, Mode, Release, ReleaseWhat, Released, Renew,
+    Renewed, Withdraw,
 };
 use crate::servers::memory::{Connection, MemoryStore, Written};
 use crate::sync::locked;
@@ -154,6 +155,16 @@ impl Server {
         // There is no answer if the connection was closed in the meantime.
         let answer = connection.call(operation.clone()).now_or_never()?.ok()?;
         self.executed(client, effect(operation, &answer.reply));
+        if let (Some(call), Some(Acquired::Contended(_))) = (operation.get::<Acquire>(), answer.reply.get()) {
+            let Acquire {
+                keys, request, mode, ..
+            } = call;
+            let channel = keys.channel_of(&ClientId::from_wire(request.client()));
+            if *mode == Mode::Poll && self.store.listens(&channel) {
+                let key = keys.lock.clone();
+                self.history.record(Event::Listens { client, key });
+            }
+        }
         Some(answer)
     }
 

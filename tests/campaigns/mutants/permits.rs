@@ -197,8 +197,6 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a late acquire of permits does nothing new", ACQUIRE, "if not hold and now > not_after then", "if false then", MODEL),
     edit("what a late call for permits finds over is written", ACQUIRE,
         "not_after then\n  write(permits)\n", "not_after then\n", MODEL),
-    edit("a poll for permits looks on the shard channel", ACQUIRE,
-        "sharded and 'SHARDNUMSUB' or 'NUMSUB'", "'NUMSUB'", MODEL),
     edit("an acquire of permits does not overtake", ACQUIRE, "elseif waiting > 0 or permits.used", "elseif permits.used", MODEL),
     edit("an acquire takes no more permits than its capacity", ACQUIRE,
         "waiting > 0 or permits.used + weight > capacity + 0", "waiting > 0", MODEL),

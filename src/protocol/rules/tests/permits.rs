@@ -720,16 +720,6 @@ fn a_late_call_does_nothing_new() {
 }
 
 #[test]
-fn a_poll_says_whether_its_client_listens() {
-    let mut world = semaphore();
-    world.grant(&asks(1, 1, 2, 2));
-    world.queue(&one(2));
-    assert!(world.contended(&one(2), Mode::Poll).seen);
-    world.wires.uncounted.insert(world.channel_of(2));
-    assert!(!world.contended(&one(2), Mode::Poll).seen);
-}
-
-#[test]
 fn a_request_comes_back_to_its_place() {
     let mut world = semaphore();
     let first = world.grant(&asks(1, 1, 2, 2));

@@ -93,6 +93,13 @@ impl MemoryStore {
         }
     }
 
+    /// Whether a client listens to this channel.
+    pub(crate) fn listens(&self, channel: &str) -> bool {
+        let state = self.0.state();
+        let mut clients = state.subscribers.get(channel).into_iter().flatten();
+        clients.any(|client| client.listener.strong_count() > 0)
+    }
+
     /// The locks that are held now, and the holds of permits, in the order of their keys.
     pub(crate) fn held(&self) -> Vec<LiveHold> {
         let now = self.now_ms();
