@@ -144,11 +144,9 @@ async fn everything(server: &Server, url: &str) -> Result<u64> {
     ));
     server.command(&["CONFIG", "RESETSTAT"]).await;
     let waiting = tokio::spawn(same.acquire_timeout(10 * SECOND));
-    eventually(
-        "a waiter is queued, and listens",
-        10 * SECOND,
-        async || waiting.is_finished() || has_asked_again(server).await || refused().await,
-    )
+    eventually("a waiter is queued, and listens", 10 * SECOND, async || {
+        waiting.is_finished() || has_asked_again(server).await || refused().await
+    })
     .await;
     lock.status().await?;
     one.list("*").try_collect::<Vec<_>>().await?;

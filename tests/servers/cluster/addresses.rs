@@ -4,10 +4,29 @@ use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use fairlock::LockManager;
-use fairlock_testkit::{Cluster, Proxy, eventually};
+use fairlock_testkit::{Cluster, Proxy, Server, eventually};
 use tokio::time::sleep;
 
 const SECOND: Duration = Duration::from_secs(1);
+
+/// Whether the server shows clients the port under which it is announced. Redis does so from 7.0 on.
+async fn knows_its_address(server: &Server) -> bool {
+    let port = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
+    let announce = async |port: u16| {
+        let words = ["CONFIG", "SET", "cluster-announce-port", &port.to_string()];
+        assert_eq!(server.command(&words).await.text(), "OK");
+        // It looks at its settings ten times a second.
+        sleep(SECOND / 2).await;
+    };
+    announce(port).await;
+    let shown = server.command(&["CLUSTER", "NODES"]).await;
+    announce(0).await;
+    shown.text().contains(&format!(":{port}@"))
+}
 
 /// Race: A server is back while the client waits for addresses that it had before.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -21,6 +40,9 @@ async fn a_client_is_back_soon_after_an_outage_however_many_addresses_its_server
         let words = ["CONFIG", "SET", "cluster-announce-port", &port];
         assert_eq!(server.command(&words).await.text(), "OK");
     };
+    if !knows_its_address(server).await {
+        return println!("skipped: the server tells others alone under which port it is announced");
+    }
     let locks = LockManager::connect(&cluster.url()).await.unwrap();
     let lock = locks.lock("orders");
     // Nothing answers at an address once there is another one.
