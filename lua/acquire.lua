@@ -54,11 +54,32 @@ end
 -- The fast path: the lock is free, nobody is queued before this request, and there is nothing to prolong.
 -- That is most of the locks that nobody contends.
 if summary < NOT_RELEASED and string.sub(summary, HAS_WAITERS, HAS_WAITERS) == NO
-  and string.sub(summary, FENCE, FENCE_END) < least_us and now <= not_after and mode ~= 'poll'
+  and string.sub(summary, FENCE, FENCE_END) < least_us and now <= not_after
   and redis.call('PTTL', lock_key) >= lease_ms + RETENTION_MS then
   local deadline = string.format('%d', now + lease_ms)
   redis.call('HSET', lock_key, 'hold', deadline .. ' ' .. lease_ms .. ' ' .. NO .. ' ' .. NO .. ' ' .. ONE
     .. ' ' .. least_us .. ' ' .. request)
   return GRANTED .. ' ' .. request .. ' ' .. now .. ' ' .. deadline .. ' ' .. least_us .. ' ' .. NO .. ' '
     .. NO
+end
+
+-- The second fast path: the lock is held by one other request, others are queued, and all there is to do is
+-- to queue this one.
+if mode == 'ask' and string.sub(summary, HAS_WAITERS, HOLDS) == YES .. ' ' .. ONE and summary >= NOT_RELEASED
+  and queue_key and not ticket_us and now <= not_after and string.sub(request, LAST) == ':' then
+  local deadline, holder = string.sub(summary, UNTIL, UNTIL_END), string.sub(summary, REQUEST)
+  if deadline > now and deadline - now <= string.sub(summary, LEASE, LEASE_END) + 0 and holder ~= request
+    and redis.call('ZADD', queue_key, 'NX', now_us, request) == 1 then
+    local queued, own_grant = redis.call('ZCARD', queue_key), ' - 0 0 0'
+    -- An empty queue has no key, whatever the summary says.
+    if queued == 1 then
+      redis.call('PEXPIRE', queue_key, string.format('%d', RETENTION_MS + SLACK_MS))
+    end
+    if string.sub(holder, CLIENT, CLIENT_END) == string.sub(request, CLIENT, CLIENT_END) then
+      own_grant = ' ' .. holder .. ' ' .. string.sub(summary, FENCE, FENCE_END) .. ' ' .. deadline .. ' '
+        .. string.sub(summary, PUSHED, PUSHED)
+    end
+    return QUEUED .. ' ' .. request .. ' ' .. now .. ' ' .. deadline .. ' ' .. now_us .. ' '
+      .. string.format('%d', queued - 1) .. ' ' .. YES .. own_grant
+  end
 end

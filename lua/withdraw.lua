@@ -39,7 +39,7 @@ if not queue_key and string.sub(summary, HAS_WAITERS, HAS_WAITERS) >= YES then
   return ELSEWHERE .. ' ' .. request .. ' ' .. now .. ' 0 0 0'
 end
 
-local status, was_until, last_fence = WITHDRAWN, string.sub(summary, UNTIL, UNTIL_END), nil
+local status, was_until, last_fence, head = WITHDRAWN, string.sub(summary, UNTIL, UNTIL_END), nil, nil
 local lock = load_holds(lock_key, summary, now, request)
 summary = lock.summary
 local was_held, dropped = lock.count > 0, false

@@ -6,15 +6,19 @@
 -- over with all its requests. `own_request` (or nil) is the caller's own request, if that is queued too; it
 -- gets `own_ms` instead of a claim window. Returns whether a bound was reached and whether the server's ACL
 -- refused a push (YES or NO); the fence of the new owner; and, if a request was found, its name, the
--- deadline, the lease and whether it was pushed. The caller makes that request the holder, at once.
-local function hand_over(lock_key, queue_key, channel_prefix, summary, fence, now, lock, own_request, own_ms)
+-- deadline, the lease and whether it was pushed. The caller makes that request the holder, at once. `head` is
+-- what the caller has taken out of the queue before: a request, or false if the queue is empty.
+local function hand_over(lock_key, queue_key, channel_prefix, summary, fence, now, lock, own_request, own_ms,
+  head)
   local denied, passed_over = NO, lock and lock.absent
   if not passed_over and string.sub(summary, HAS_WAITERS, HAS_WAITERS) == ABSENT then
     passed_over = redis.call('HGET', lock_key, 'absent')
   end
   for _ = 1, BOUND do
-    local request
-    if fence then
+    local request = head
+    if head ~= nil then
+      head = nil
+    elseif fence then
       request = redis.call('ZPOPMIN', queue_key)[1]
     else
       request = redis.call('ZRANGE', queue_key, '0', '0')[1]

@@ -3,14 +3,15 @@
 --
 -- Both scripts have defined what this uses: the keys, `channel_prefix`, `floor_us`, `request`, `summary`,
 -- `was_until`, the `status` to return, `lock` (what `load_holds` returned, or nil), `was_held` (whether there
--- was a hold before) and `last_fence` (the last one that the hold has used, if its client has told).
+-- was a hold before), `last_fence` (the last one that the hold has used, if its client has told) and `head`
+-- (of `hand_over`).
 
 local more, denied = NO, NO
 local fence_of_next, next_request, deadline, lease_ms, pushed
 fence_of_next, summary = next_fence(summary, now_us, floor_us, last_fence)
 if queue_key then
   more, denied, fence_of_next, next_request, deadline, lease_ms, pushed =
-    hand_over(lock_key, queue_key, channel_prefix, summary, fence_of_next, now, lock)
+    hand_over(lock_key, queue_key, channel_prefix, summary, fence_of_next, now, lock, nil, nil, head)
 end
 if next_request then
   grant(lock_key, lock, summary, deadline, lease_ms, pushed, fence_of_next, next_request)

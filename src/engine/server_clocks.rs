@@ -59,6 +59,10 @@ impl ServerClocks {
     }
 
     pub(super) fn record(&self, from: ServerId, sample: Sample) {
+        // A script that has not read its clock tells no time.
+        if sample.now == ServerTime::default() {
+            return;
+        }
         let mut state = locked(&self.state);
         let known = state.known.entry(from).or_insert_with(|| Known {
             offsets: ClockOffset::default(),

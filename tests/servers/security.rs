@@ -32,7 +32,7 @@ fn advised_commands() -> BTreeSet<&'static str> {
 
 /// The commands that a script names, in quotes and capitals, each with its subcommand if it has one.
 fn called_by(script: &str) -> BTreeSet<String> {
-    const OPTIONS: [&str; 4] = ["LT", "CH", "COUNT", "WITHSCORES"];
+    const OPTIONS: [&str; 5] = ["LT", "CH", "NX", "COUNT", "WITHSCORES"];
     let lines = script.lines().filter(|line| !line.starts_with("--"));
     let quoted = lines.flat_map(|line| line.split('\'').skip(1).step_by(2));
     let is_command = |word: &&str| {

@@ -356,6 +356,17 @@ pub(super) fn release(call: &Release, rules: &mut Rules, run: Run<'_>) -> Releas
             searched: None,
         };
     }
+    if let ReleaseWhat::Grant(fence)
+    | ReleaseWhat::Turns { first: fence, .. }
+    | ReleaseWhat::Keep { fence, .. } = *what
+    {
+        // An only hold is released whatever the time is, since nobody has had the lock after it.
+        let written = rules.lock(&keys.lock).written.as_mut();
+        let only = written.filter(|holder| holder.fence == fence.get() && holder.holds.len() == 1);
+        if let Some(hold) = only.and_then(|holder| holder.holds.get_mut(request)) {
+            hold.deadline = hold.deadline.max(now.ms + 1);
+        }
+    }
     end(rules, keys, request, *floor, now, channels, |_, holder| {
         let (fence, last) = match *what {
             ReleaseWhat::Grant(fence) | ReleaseWhat::Keep { fence, .. } => (fence, Some(fence)),

@@ -5,7 +5,10 @@ use std::collections::HashMap;
 
 macro_rules! joined {
     ($($part:literal),+) => {
-        concat!(include_str!("../../../lua/lib/clock.lua") $(, include_str!(concat!("../../../lua/", $part)))+)
+        joined!(without_clock "lib/clock.lua" $(, $part)+)
+    };
+    (without_clock $($part:literal),+) => {
+        concat!($(include_str!(concat!("../../../lua/", $part))),+)
     };
 }
 
@@ -33,9 +36,13 @@ pub(crate) const ACQUIRE: &str = joined!(
     "lib/next_holder.lua",
     "acquire_slow.lua"
 );
+/// Its fast path reads no clock.
 pub(crate) const RELEASE: &str = joined!(
+    without_clock
     "lib/summary.lua",
     "release.lua",
+    "lib/clock.lua",
+    "release_next.lua",
     "lib/ttl.lua",
     "lib/grant.lua",
     "lib/holds.lua",

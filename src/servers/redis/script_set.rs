@@ -84,9 +84,9 @@ mod tests {
             .iter()
             .map(|script| format!("{} {}", script.name, fred::util::sha1_hash(script.text())));
         let sent = [
-            "acquire dfd31087076cbde6e836e4f508b9a42cfe97a51f",
-            "release 0ee9612159b8ba33a697c8d44b0abd22473bd8bf",
-            "withdraw 6407401d1cb1d8f10ea846f03fed4356b2931e0f",
+            "acquire fc0b755976b99ed1a330cda4db2071a8e2e9a699",
+            "release 04207a42b4d77b18faca03f8f7e37e2c4c767368",
+            "withdraw ab37fe4e542c0794d910c918375b232ede5f870d",
             "renew 7ef3d50826f1854e25403517e5e18a1799e89c99",
             "look b1a6b315c9cd3012be06a33ab777c43c304295d3",
             "inspect 61491709ed65aaa3467e5da87b4ad8e7823e590b",

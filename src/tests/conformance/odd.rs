@@ -107,3 +107,70 @@ fn clients_need_not_listen_for_hand_over_in_a_newly_moved_slot() {
         assert_eq!(holder.is_some(), is_handed_over, "{way:?}: {holder:?}");
     }
 }
+
+#[test]
+fn most_calls_take_a_fast_path() {
+    let mut setting = Setting::start();
+    let ways = [
+        (PubSubMode::Plain, "SUBSCRIBE"),
+        (PubSubMode::Sharded, "SSUBSCRIBE"),
+    ];
+    let known = if has_shard_channels(&mut setting) { 2 } else { 1 };
+    for (way, subscribe) in &ways[..known] {
+        let mut world = World::new(&mut setting);
+        let calls = [0, 1, 2].map(|request| call(&world, request));
+        let keys = world.keys[0].clone();
+        let release = |grant: &Grant, what| Release {
+            keys: keys.clone(),
+            request: grant.request.clone(),
+            what,
+            floor: None,
+        };
+        let grant = granted(&mut world, 0);
+        let released = world.ask_fast(&release(&grant, ReleaseWhat::Grant(grant.fence)), *way);
+        assert_eq!(released.unwrap().outcome, ReleaseOutcome::Released);
+        world.now_us += 1_000_000;
+        let Some(Acquired::Granted { grant, .. }) = world.ask_fast(&calls[0], *way) else {
+            panic!("it is free");
+        };
+        let (first, last) = (grant.fence, grant.fence.plus(3));
+        let released = world.ask_fast(&release(&grant, ReleaseWhat::Turns { first, last }), *way);
+        assert_eq!(released.unwrap().outcome, ReleaseOutcome::Released);
+
+        let grant = granted(&mut world, 0);
+        assert!(matches!(world.ask(&calls[1]), Acquired::Contended(_)));
+        let queued = world.ask_fast(&calls[2], *way);
+        assert!(matches!(queued, Some(Acquired::Contended(told)) if told.enqueued && told.ahead == 1));
+        let release = release(&grant, ReleaseWhat::Grant(grant.fence));
+        world.command(&[subscribe, &keys.channel_of(&ClientId::from_number(2))]);
+        let released = world.ask_fast(&release, *way);
+        assert_eq!(released.unwrap().outcome, ReleaseOutcome::Released);
+        assert_eq!(world.snapshot().messages.len(), 1);
+        let request = world.requests[1].clone();
+        let holder = world.ask(&Inspect { keys, request }).holders.pop().unwrap();
+        assert_eq!(holder.client, ClientId::from_number(2));
+    }
+}
+
+/// The first one to come to a queue that was emptied finds a summary that does not rule out waiters.
+#[test]
+fn a_queue_that_was_emptied_and_filled_again_has_a_time_to_live() {
+    let mut setting = Setting::start();
+    let mut world = World::new(&mut setting);
+    let grant = granted(&mut world, 0);
+    let [waits, comes] = [1, 2].map(|request| call(&world, request));
+    assert!(matches!(world.ask(&waits), Acquired::Contended(_)));
+    let channel = world.keys[0].channel_of(&ClientId::from_number(2));
+    world.command(&["SUBSCRIBE", &channel]);
+    let release = Release {
+        keys: world.keys[0].clone(),
+        request: grant.request,
+        what: ReleaseWhat::Grant(grant.fence),
+        floor: None,
+    };
+    world.ask(&release);
+    let queued = world.ask_fast(&comes, PubSubMode::Plain);
+    assert!(matches!(queued, Some(Acquired::Contended(told)) if told.ahead == 0));
+    let [_, queue, _] = world.snapshot().kept_ms;
+    assert!(queue >= 60_000, "{queue} ms");
+}

@@ -9,7 +9,7 @@ const HOLD: &str = "src/engine/hold.rs";
 const LOCK: &str = "src/api/lock.rs";
 const LOCK_SET: &str = "src/api/lock_set.rs";
 const OPTIONS: &str = "src/engine/options.rs";
-const RELEASE: &str = "lua/release.lua";
+const RELEASE: &str = "lua/release_next.lua";
 const RULES: &str = "src/protocol/rules/lock.rs";
 const WAITLIST: &str = "src/engine/waitlist.rs";
 const WITHDRAW: &str = "lua/withdraw.lua";
@@ -39,7 +39,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a waiter that can be reached is told that a lock is kept", HAND_OVER,
         "redis.call('ZREM', queue_key, request)", "return NO, NO", MODEL).within("hand_over"),
     edit("who is told that a lock is kept stays in the queue", HAND_OVER,
-        "    if fence then\n      request = redis", "    if true then\n      request = redis", MODEL),
+        "    elseif fence then\n      request = redis", "    else\n      request = redis", MODEL),
     edit("a withdrawal of the first waiter tells the next that a lock is kept", WITHDRAW,
         "if queue_key and string.sub(summary, MARK, MARK) == KEPT then", "if false then", MODEL),
     edit("a withdrawal of waiters tells nobody that a held lock is kept", WITHDRAW,
