@@ -107,10 +107,14 @@ impl Protocol {
     /// `lua/release.lua` for the grant under this fence; without a fence, `lua/withdraw.lua`. Returns whether
     /// there was such a hold.
     pub fn run_release(&self, state: &mut State, request: RequestId, turn: Option<Turn>) -> bool {
-        self.drop_ended(state, self.client_of(request));
         let by_id = turn.is_none() || !self.has(Rule::ReleaseNamesFence);
         let fence_counts = |hold: &Hold| turn.is_some_and(|turn| turn.first == hold.fence);
         let counts = |hold: &Hold| hold.request == request && (by_id || fence_counts(hold));
+        if let ([only], Some(_), true) = (&mut state.server.holds[..], turn, self.is_lock()) {
+            // Nobody has had the lock since.
+            only.over &= !counts(only);
+        }
+        self.drop_ended(state, self.client_of(request));
         let place = state.server.holds.iter().position(counts);
         if let Some(place) = place {
             let hold = state.server.holds.remove(place);
