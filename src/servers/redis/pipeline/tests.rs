@@ -485,11 +485,14 @@ async fn failed_script_load_delays_no_call_on_the_next_connection() {
     fixture.wire.fail(missing).await;
     let (former, next) = (fixture.wire.clone(), ByHand::default());
     fixture.pipeline.open(next.clone());
-    let newcomer = fixture.ask("newcomer").await;
+    let mut calls = fixture.fill().await;
+    calls.push(call);
     former.fail(missing).await;
-    assert_eq!(next.written(), ["call", "newcomer"]);
-    next.answer().await;
-    for call in [call, newcomer] {
+    assert_eq!(next.written(), ["call", "0", "1", "2"]);
+    for _ in 0..2 {
+        next.answer().await;
+    }
+    for call in calls {
         call.await.unwrap().unwrap();
     }
 }
@@ -510,8 +513,27 @@ async fn renewal_goes_first_after_a_script_load_even_in_a_full_window() {
     let (_, mut told) = fixture.wire.0.lock().unwrap().open.remove(0);
     told(Err(missing()), now());
     let _renewal = fixture.call(named("renewal", Priority::Keep)).await;
+    for name in ["3", "4"] {
+        fixture.wire.answer_all(name).await;
+    }
+    assert_eq!(fixture.wire.written()[written.len()..], ["load"]);
     fixture.wire.answer_all("load").await;
-    assert_eq!(fixture.wire.written()[written.len()..], ["load", "renewal", "2"]);
+    assert_eq!(
+        fixture.wire.written()[written.len() + 1..],
+        ["renewal", "2", "6", "7"]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn renewal_without_its_script_is_repeated_whatever_the_window_allows() {
+    let fixture = Fixture::open();
+    let _renewal = fixture.call(named("renewal", Priority::Keep)).await;
+    let _unanswered = fixture.fill().await;
+    let (_, mut told) = fixture.wire.0.lock().unwrap().open.remove(0);
+    told(Err(missing()), now());
+    settle().await;
+    fixture.wire.answer_all("load").await;
+    assert_eq!(fixture.wire.written().last().unwrap(), "renewal");
 }
 
 #[tokio::test(start_paused = true)]
