@@ -4,8 +4,8 @@
 //! The model covers queueing, hand-over with removal and return, notes of clients that are absent,
 //! subscriptions, claim windows, leases that expire, late grants, cancellation, calls that run after their
 //! caller's bound, lost messages and connections, calls of closed connections that run later, slow clients
-//! and dead ones. It leaves out re-entrance, tries, servers that lose data other than timers and notes, and
-//! permits that are given back in part.
+//! and dead ones, and locks that are taken away by force. It leaves out re-entrance, tries, servers that lose
+//! data other than timers and notes, and permits that are given back in part.
 
 pub mod client;
 pub mod configuration;

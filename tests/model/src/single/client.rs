@@ -144,9 +144,10 @@ impl Protocol {
 
     fn has_turn(&self, state: &mut State, request: RequestId, turn: Turn) {
         state.requests[request].stage = Stage::Holding(turn);
+        let was_forced = turn.first <= state.requests[request].forced;
         let history = &mut state.history;
         if state.requests[request].permits.are_all() {
-            history.went_back |= turn.fence <= history.newest_believed;
+            history.went_back |= turn.fence <= history.newest_believed && !was_forced;
             history.newest_of_all_permits = history.newest_of_all_permits.max(turn.fence);
         } else {
             history.went_back |= turn.fence <= history.newest_of_all_permits;

@@ -36,6 +36,8 @@ pub struct Budget {
     pub early_timers: u8,
     /// Losses of all timers.
     pub lost_timers: u8,
+    /// Locks that an operator takes away from their holders.
+    pub forced_releases: u8,
 }
 
 impl Budget {
@@ -54,6 +56,7 @@ impl Budget {
         turns: 0,
         early_timers: 0,
         lost_timers: 0,
+        forced_releases: 0,
     };
 }
 
@@ -235,6 +238,23 @@ pub const PROMPT_LOST_SUBSCRIPTION: Configuration = Configuration::prompt(
         ..NOTHING
     },
 );
+const PROMPT_FORCED: Configuration = Configuration::prompt(
+    "a forced release, no timers",
+    Budget {
+        forced_releases: 1,
+        ..NOTHING
+    },
+);
+const TURNS_FORCED: Configuration = Configuration::of(
+    "turns, a forced release, a late grant",
+    Budget {
+        turns: 1,
+        forced_releases: 1,
+        slowness: 1,
+        ..NOTHING
+    },
+)
+.with_callers(&[1, 1]);
 
 /// Two clients with two callers each. One client dies.
 pub const CRASH_OF_TWO: Configuration = CRASH.with_callers(&[2, 2]);
@@ -259,7 +279,7 @@ pub const STRAY_NOTE: Budget = Budget {
 };
 
 /// Configurations that are explored completely in little time. They run with the tests.
-pub const SMALL: [Configuration; 26] = [
+pub const SMALL: [Configuration; 28] = [
     CALM,
     CANCEL,
     DISCONNECT,
@@ -275,6 +295,8 @@ pub const SMALL: [Configuration; 26] = [
     PROMPT_CALM,
     PROMPT_DISCONNECT,
     PROMPT_LOST_SUBSCRIPTION,
+    PROMPT_FORCED,
+    TURNS_FORCED,
     CALM.with("a stray note", STRAY_NOTE),
     CALM.with("a crash, lost notes", CRASH_LOST_NOTES),
     CALM.with("a late grant, lost notes", LATE_LOST_NOTES),
@@ -289,7 +311,7 @@ pub const SMALL: [Configuration; 26] = [
 ];
 
 /// Two faults that meet, more callers, or a third client. They are explored as far as time allows.
-pub const LARGE: [Configuration; 23] = [
+pub const LARGE: [Configuration; 24] = [
     Configuration::of(
         "turns, a lost connection, a late grant",
         Budget {
@@ -395,6 +417,14 @@ pub const LARGE: [Configuration; 23] = [
         Budget {
             disconnects: 1,
             lost_subscriptions: 1,
+            ..NOTHING
+        },
+    ),
+    Configuration::of(
+        "a forced release, a lost connection",
+        Budget {
+            forced_releases: 1,
+            disconnects: 1,
             ..NOTHING
         },
     ),

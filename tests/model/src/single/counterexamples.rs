@@ -127,7 +127,7 @@ pub const UNBROKEN: [Unbroken; 3] = [
     Unbroken {
         without: Rule::ReleaseNamesFence,
         why: "an id serves one hold, so it has no newer grant that could be freed; needed if an id is used \
-              again (above), and for re-entrance and forced releases, which are not modelled",
+              again (above), and for re-entrance and late forced releases, which are not modelled",
     },
     Unbroken {
         without: Rule::OwnFences,

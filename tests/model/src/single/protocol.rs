@@ -52,6 +52,7 @@ pub enum Action {
     SubscriptionBreaks(ClientId),
     SubscriptionMovesToReplica(ClientId),
     PushIsLost(ClientId),
+    OperatorForcesRelease,
 }
 
 impl Protocol {
@@ -278,6 +279,9 @@ impl Protocol {
                 actions.push(Action::TimerRunsOutEarly(hold.request));
             }
         }
+        if budget.forced_releases > 0 && state.server.held().next().is_some() {
+            actions.push(Action::OperatorForcesRelease);
+        }
         if budget.lost_timers > 0 && !state.server.holds.is_empty() {
             actions.push(Action::TimersAreLost);
         }
@@ -411,6 +415,10 @@ impl Model for Protocol {
             Action::PushIsLost(client) => {
                 state.budget.lost_pushes -= 1;
                 state.clients[client].pushes.remove(0);
+            }
+            Action::OperatorForcesRelease => {
+                state.budget.forced_releases -= 1;
+                self.force_release(state);
             }
         }
         Some(next)

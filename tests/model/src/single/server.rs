@@ -52,7 +52,7 @@ impl Protocol {
     pub fn run_acquire(&self, state: &mut State, call: &Acquire) -> Answer {
         let Acquire { request, ticket, .. } = *call;
         let client = self.client_of(request);
-        self.drop_ended(state, client);
+        self.drop_ended(state, Some(client));
         let known = self.has(Rule::RequestIds);
         if let Some(grant) = state.server.grant_of(request).filter(|_| known) {
             let was_queued = false;
@@ -104,6 +104,17 @@ impl Protocol {
         }
     }
 
+    /// `lua/release.lua` for an operator, who takes the lock away from its holder.
+    pub fn force_release(&self, state: &mut State) {
+        self.drop_ended(state, None);
+        for hold in std::mem::take(&mut state.server.holds) {
+            self.use_up(state, &hold);
+            state.server.used -= hold.weight;
+            state.requests[hold.request].forced = hold.fence;
+        }
+        self.hand_over(state, None);
+    }
+
     /// `lua/release.lua` for the grant under this fence; without a fence, `lua/withdraw.lua`. Returns whether
     /// there was such a hold.
     pub fn run_release(&self, state: &mut State, request: RequestId, turn: Option<Turn>) -> bool {
@@ -114,7 +125,7 @@ impl Protocol {
             // Nobody has had the lock since.
             only.over &= !counts(only);
         }
-        self.drop_ended(state, self.client_of(request));
+        self.drop_ended(state, Some(self.client_of(request)));
         let place = state.server.holds.iter().position(counts);
         if let Some(place) = place {
             let hold = state.server.holds.remove(place);
@@ -164,7 +175,7 @@ impl Protocol {
     /// Drops the holds whose deadlines have passed. The client of one that was never claimed is dead or
     /// asleep, and is noted absent, unless it makes this call. Afterwards no timer is early. Of the lost
     /// ones, one is made again: the scripts make a part of them.
-    fn drop_ended(&self, state: &mut State, caller: ClientId) {
+    fn drop_ended(&self, state: &mut State, caller: Option<ClientId>) {
         let mut makes_one = self.has(Rule::RebuildTimers);
         let holds = std::mem::take(&mut state.server.holds);
         for mut hold in holds {
@@ -186,7 +197,7 @@ impl Protocol {
             self.use_up(state, &hold);
             state.server.used -= hold.weight;
             let client = self.client_of(hold.request);
-            if client != caller && hold.pushed {
+            if caller != Some(client) && hold.pushed {
                 state.clients[client].is_silent = true;
                 state.server.absent[client] |= self.has(Rule::NoteUnclaimed);
             }

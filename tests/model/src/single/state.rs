@@ -95,6 +95,8 @@ pub struct Request {
     pub ticket: Option<Ticket>,
     /// One of its calls was never answered and may still run.
     pub unanswered: bool,
+    /// History: its holds up to the one with this fence were taken away by force.
+    pub forced: Fence,
     /// History: the first place of this request, or of the one that it continues, that its client was told.
     pub arrived: Option<Ticket>,
     /// History: how many permits were granted to requests that came later, with a larger capacity.
@@ -234,10 +236,11 @@ pub struct History {
 }
 
 impl State {
-    /// Those who believe that they hold, with their fences.
+    /// Those who believe that they hold, with their fences. Those whose holds were taken away by force are
+    /// left out, since nothing makes them stop.
     pub fn believers(&self) -> impl Iterator<Item = (Fence, Permits)> + Clone {
         self.requests.iter().filter_map(|request| match request.stage {
-            Stage::Holding(turn) => Some((turn.fence, request.permits)),
+            Stage::Holding(turn) if turn.first > request.forced => Some((turn.fence, request.permits)),
             _ => None,
         })
     }
