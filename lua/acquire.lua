@@ -22,7 +22,7 @@ local CLOCK_BEHIND = '8'    -- nothing done: the floor is more than MAX_AHEAD_US
 -- Writes the lock when it changes hands, when its owner gets one more hold, when the first request is queued,
 -- and when a client that was noted absent calls; the queue when it queues.
 -- Publishes to the next request in the queue when it finds the lock free and another request is before this
--- one.
+-- one, and to the holder if that may retain the lock, when this request is the first in the queue, or a try.
 
 -- KEYS[1]  hash: the lock
 -- KEYS[2]  sorted set: the queue, request -> ticket (µs). A call for the lock alone leaves it out: there a
@@ -66,7 +66,8 @@ end
 -- The second fast path: the lock is held by one other request, others are queued, and all there is to do is
 -- to queue this one.
 if mode == 'ask' and string.sub(summary, HAS_WAITERS, HOLDS) == YES .. ' ' .. ONE and summary >= NOT_RELEASED
-  and queue_key and not ticket_us and now <= not_after and string.sub(request, LAST) == ':' then
+  and queue_key and not ticket_us and now <= not_after and string.sub(request, LAST) == ':'
+  and string.sub(summary, MARK, MARK) ~= RETAINED then
   local deadline, holder = string.sub(summary, UNTIL, UNTIL_END), string.sub(summary, REQUEST)
   if deadline > now and deadline - now <= string.sub(summary, LEASE, LEASE_END) + 0 and holder ~= request
     and redis.call('ZADD', queue_key, 'NX', now_us, request) == 1 then

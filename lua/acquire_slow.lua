@@ -68,6 +68,9 @@ if mode ~= 'try' and (deadline ~= FREE or queued > 0) then
   if mode == 'poll' or queued == 1 then
     extend_ttl(queue_key, 0)
   end
+  if queued == 1 and enqueued == YES and deadline ~= FREE then
+    tell_wanted(summary, channel_prefix)
+  end
   -- A client that calls is not absent.
   if string.sub(summary, HAS_WAITERS, HAS_WAITERS) == ABSENT then
     lock = lock or {}
@@ -99,7 +102,9 @@ if deadline == FREE then
 end
 
 local status, ticket, ahead = BUSY, '0', queued
-if mode ~= 'try' then
+if mode == 'try' then
+  tell_wanted(summary, channel_prefix)
+else
   if enqueued == NO then
     ticket_us = redis.call('ZSCORE', queue_key, request)
   end

@@ -16,7 +16,7 @@ local CLOCK_BEHIND = '6'  -- nothing done: the floor is more than MAX_AHEAD_US a
 -- a bound was reached with the lock free: call again.
 --
 -- Writes the lock when a hold ends; the queue as it hands over.
--- Publishes to the next request in the queue.
+-- Publishes to the next request in the queue, and a forced release to the holder if that may retain the lock.
 
 -- KEYS[1]  hash: the lock
 -- KEYS[2]  sorted set: the queue. A call for the lock alone leaves it out (acquire.lua)

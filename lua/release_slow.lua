@@ -23,6 +23,9 @@ if not is_only then
       return ONE_FEWER .. ' ' .. request .. ' ' .. now .. ' ' .. lock.deadline .. ' 0 0'
     end
   elseif what == 'force' and was_held and is_last then
+    -- A server that takes no writes refuses this first.
+    head = queue_key and (redis.call('ZPOPMIN', queue_key)[1] or false)
+    tell_wanted(summary, channel_prefix)
     lock.count, last_fence = 0, nil
   else
     last_fence = nil

@@ -37,6 +37,11 @@ const DROP_BAR: f64 = 1.0 / 1.4;
 /// The limit of the same, relative to rslock, whose lock is one key.
 const RSLOCK_BAR: f64 = 1.0 / 0.95;
 
+/// The limit of an acquire and a release of a lock that its client retains, relative to rslock: it takes no
+/// call.
+const RETAINED_BAR: f64 = 1.0 / 20.0;
+const RETAIN: Duration = Duration::from_millis(20);
+
 /// The limit of a manager with a thread of its own, relative to one without: each reply wakes one more
 /// thread.
 const OWN_THREAD_BAR: f64 = 1.5;
@@ -190,6 +195,18 @@ async fn ways(url: String) -> Outcome<()> {
         [dropped(), rslock],
         block,
         RSLOCK_BAR,
+    )
+    .await?;
+    let rslock = Pair::Rslock(rslock::LockManager::new(vec![url.as_str()]));
+    let retained = Pair::Lock(locks.lock("retained").retain(RETAIN));
+    ratio(
+        [
+            "acquire and release of a retained lock",
+            "rslock, lock and unlock",
+        ],
+        [retained, rslock],
+        block,
+        RETAINED_BAR,
     )
     .await?;
     let stats = locks.stats();

@@ -24,8 +24,9 @@ local MIGRATING = 'm'
 -- not counted.
 
 -- The first word of a push is its version: a grant, or the only word of the message that a lock was released
--- but stays taken (release.lua).
-local PUSH_VERSION, KEPT_PUSH = '1', '2'
+-- but stays taken (release.lua), or, before the fence of its hold, the message that a lock is wanted
+-- (wanted.lua).
+local PUSH_VERSION, KEPT_PUSH, WANTED_PUSH = '1', '2', '3'
 
 -- A call removes at most so many requests before it answers incomplete, because all other clients wait while
 -- a script runs. Of permits, it also looks at so many timers at most.

@@ -11,7 +11,8 @@
 -- have digits alone, because a server compares strings by its locale. (Why all is written like this: "Lean"
 -- in lua/README.md.)
 
--- The positions of the words. A request begins with its client. At MARK it has a KEPT or a colon.
+-- The positions of the words. A request begins with its client. At MARK it has a KEPT, a
+-- RETAINED or a colon.
 local UNTIL, UNTIL_END = 1, 13
 local LEASE, LEASE_END = 15, 24
 local PUSHED = 26
@@ -33,12 +34,13 @@ local NEWER_FORMAT = '0'
 
 -- The positions of the parts of a request, `<client>:<claim_ms>:<n>:<owner>`. The owner is counted from the
 -- end, and is missing if a request is its own owner: then its last character is the colon. A lock that was
--- released but stays taken is held by `<client>:<claim_ms>=<n>:`.
+-- released but stays taken is held by `<client>:<claim_ms>=<n>:`. The request of a client that may retain the
+-- lock without using it is `<client>:<claim_ms>+<n>:`.
 local CLIENT, CLIENT_END = 1, 32
 local CLAIM_MS, CLAIM_MS_END = 34, 43
 local NUMBER = 45
 local OWNER, LAST = -32, -1
-local KEPT = '='
+local KEPT, RETAINED = '=', '+'
 
 -- The field of a hold has this before its request. Its words begin as those of a summary.
 local HOLD_FIELD, KIND, KIND_END, HOLDER = 'h:', 1, 2, 3

@@ -314,6 +314,7 @@ impl LockManager {
     #[doc(alias = "shutdown")]
     pub async fn close(&self) -> Result<(), Unreleased> {
         self.place().end_waits();
+        self.queues.give_back();
         self.queues.gate().refuse_all(&Error::Closed);
         let unconfirmed = self.place().drained().await;
         let held = self.place().held();

@@ -9,11 +9,15 @@
 //! The code that takes a waiter out of the queue sends it a turn or an error. So a waiter that has left the
 //! queue is told, and a turn that nobody reads passes on.
 //!
+//! With [`retain`](crate::Lock::retain), a tenure whose last turn ends while nobody waits stays here, idle,
+//! and the next caller begins a turn of it without a call (`retention`).
+//!
 //! A waiter that gives up leaves without a call. The tenure that is asked for is given up once nobody waits
 //! and nobody has a turn. The lease is the tenure's: if it is lost, the guard that has the turn is told, and
 //! the others wait for the next tenure.
 
 mod registry;
+mod retention;
 mod tenure;
 #[cfg(test)]
 mod tests;
@@ -21,12 +25,14 @@ pub(crate) mod turn;
 mod turns;
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex};
 
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 pub(crate) use self::registry::LocalQueues;
+use self::retention::Ear;
 use self::tenure::Asked;
 use self::turn::Turn;
 use self::turns::Turns;
@@ -34,7 +40,7 @@ use crate::caller::place::Place;
 use crate::caller::place::held::Held;
 use crate::engine::acquire::{AcquireParams, Tried, timed_out};
 use crate::engine::client::Client;
-use crate::engine::counters::GuardEnd;
+use crate::engine::counters::{GuardEnd, How};
 use crate::sync::locked;
 use crate::time::clock::LocalTime;
 use crate::types::error::{Error, Result};
@@ -45,9 +51,18 @@ use crate::types::lease::{Lease, LeaseState};
 pub(crate) struct TenureParams {
     pub(crate) hold: AcquireParams,
     pub(crate) turns: u16,
+    /// For how many ms after its grant the lock may stay here without being used.
+    pub(crate) retain_ms: Option<NonZeroU32>,
 }
 
-/// The local queue of one lock, for requests with one lease and one number of turns.
+impl TenureParams {
+    /// Whether its guards have turns of a tenure.
+    pub(crate) fn has_turns(&self) -> bool {
+        self.turns > 1 || self.retain_ms.is_some()
+    }
+}
+
+/// The local queue of one lock, for requests with one lease, one number of turns and one retention.
 #[derive(Debug)]
 pub(crate) struct LocalQueue {
     all: Arc<LocalQueues>,
@@ -61,8 +76,10 @@ struct State {
     waiters: BTreeMap<u64, oneshot::Sender<Result<Turn>>>,
     /// The tenure that is asked for. There is one whenever there are waiters.
     asked: Option<Asked>,
-    /// The tenure whose turn somebody has.
+    /// The tenure whose turn somebody has, or that is idle.
     present: Option<Arc<Turns>>,
+    /// The hold of the present tenure while nobody has a turn of it.
+    idle: Option<Held>,
     next_number: u64,
 }
 
@@ -76,6 +93,13 @@ impl State {
     fn present_lease(&self) -> Option<Lease> {
         let lease = self.present.as_ref()?.hold().lease();
         (lease.state != LeaseState::Lost).then_some(lease)
+    }
+
+    /// Ends the retention of the present tenure. Returns the tenure if it is idle.
+    fn end_retention(&mut self) -> Option<(Held, Arc<Turns>)> {
+        let present = self.present.as_ref()?;
+        present.end_retention();
+        Some((self.idle.take()?, Arc::clone(present)))
     }
 
     /// Gives up the tenure that is asked for, unless somebody waits for it, or may do so soon.
@@ -115,8 +139,9 @@ impl LocalQueues {
         if let Some(busy) = self.busy(&tenure) {
             return Ok(busy);
         }
+        let ear = Ear::of(self.place(), &tenure);
         let tried = self.place().try_acquire(tenure.hold.clone()).await?;
-        Ok(tried.map(|held| self.first_turn(&tenure, held)))
+        Ok(tried.map(|held| self.first_turn(&tenure, held, ear)))
     }
 }
 
@@ -143,12 +168,15 @@ impl LocalQueue {
         let mut state = locked(&self.state);
         let number = state.number();
         state.waiters.insert(number, sender);
+        // A tenure that somebody waits for is retained no longer.
+        let idle = self.tenure.retain_ms.and_then(|_| state.end_retention());
         let ask = state.asked.is_none().then(|| {
             let (asked, ask) = tenure::of(state.number(), self);
             state.asked = Some(asked);
             ask
         });
         drop(state);
+        self.give_back(idle);
         let queue = Arc::clone(self);
         let waiting = Waiting {
             queue,
@@ -171,20 +199,22 @@ impl LocalQueue {
     }
 
     /// The turns of a tenure that begins now. The replicas that must have its grant have it by now.
-    fn turns_of(&self, held: &Held) -> Arc<Turns> {
-        Arc::new(Turns::begin(held, self.tenure.turns, self.client().now()))
+    fn turns_of(self: &Arc<Self>, held: &Held, ear: Option<Ear>) -> Arc<Turns> {
+        let ear = ear.filter(|_| held.is_alone());
+        let turns = Turns::begin(held, self.tenure.turns, self.client().now());
+        retention::begin(self, turns, ear)
     }
 
     /// The first turn of a tenure.
     fn first_turn(self: &Arc<Self>, state: &mut State, held: Held, turns: &Arc<Turns>) -> Turn {
         state.present = Some(Arc::clone(turns));
-        let fence = held.fence();
-        Turn::new(held, Arc::clone(turns), fence, Arc::clone(self))
+        let (fence, how) = (held.fence(), held.how());
+        Turn::new(held, Arc::clone(turns), fence, how, Arc::clone(self))
     }
 
     /// Gives a new tenure to the first waiter. If there is none, the tenure is released.
-    fn begin(self: &Arc<Self>, mut held: Held) {
-        let turns = self.turns_of(&held);
+    fn begin(self: &Arc<Self>, mut held: Held, ear: Option<Ear>) {
+        let turns = self.turns_of(&held, ear);
         loop {
             let mut state = locked(&self.state);
             let Some((_, waiter)) = state.waiters.pop_first() else {
@@ -213,6 +243,13 @@ impl LocalQueue {
             let present = state.present.as_ref();
             let is_present = present.is_some_and(|present| Arc::ptr_eq(present, turns));
             let goes_on = is_present && !self.client().is_closed();
+            let is_retained = self.tenure.retain_ms.is_some() && goes_on && turns.is_retained(now);
+            if is_retained && state.waiters.is_empty() && state.asked.is_none() {
+                self.end_guard(&held, now, end);
+                held.hold().rest();
+                state.idle = Some(held);
+                return None;
+            }
             let next = state.waiters.first_entry().filter(|_| goes_on);
             let next = next.and_then(|first| Some((turns.next(now)?, first.remove())));
             drop(state);
@@ -221,14 +258,55 @@ impl LocalQueue {
                 return Some(held);
             };
             // The guard of the next turn may be made as soon as that is sent.
-            if let Some(holding) = held.hold().end_guard() {
-                holding.over(self.place().counters(), now).end = end;
-            }
-            let turn = Turn::new(held, Arc::clone(turns), fence, Arc::clone(self));
+            self.end_guard(&held, now, end);
+            let how = How::LocalHandoff;
+            let turn = Turn::new(held, Arc::clone(turns), fence, how, Arc::clone(self));
             match waiter.send(Ok(turn)) {
                 Ok(()) => return None,
                 Err(unread) => held = unread.ok().and_then(Turn::into_held)?,
             }
+        }
+    }
+
+    /// The guard of the present turn ended in this way.
+    fn end_guard(&self, held: &Held, now: LocalTime, end: GuardEnd) {
+        if let Some(holding) = held.hold().end_guard() {
+            holding.over(self.place().counters(), now).end = end;
+        }
+    }
+
+    /// A turn of the tenure that is idle here.
+    fn retained(self: &Arc<Self>) -> Option<Turn> {
+        let now = self.client().now();
+        let mut state = locked(&self.state);
+        let held = state.idle.take()?;
+        let turns = state.present.clone()?;
+        let Some(fence) = turns.next_retained(now) else {
+            drop(state);
+            self.give_back(Some((held, turns)));
+            return None;
+        };
+        Some(Turn::new(held, turns, fence, How::Retained, Arc::clone(self)))
+    }
+
+    /// Ends the retention of a tenure, and releases the tenure if it is idle.
+    fn end_retention(&self, turns: &Arc<Turns>) {
+        let mut state = locked(&self.state);
+        let present = state
+            .present
+            .as_ref()
+            .filter(|present| Arc::ptr_eq(present, turns));
+        let idle = present.is_some().then(|| state.end_retention()).flatten();
+        drop(state);
+        self.give_back(idle);
+    }
+
+    /// Releases a tenure that was idle.
+    fn give_back(&self, idle: Option<(Held, Arc<Turns>)>) {
+        if let Some((held, turns)) = idle {
+            self.end(&turns);
+            // It is released in the background.
+            drop(held);
         }
     }
 

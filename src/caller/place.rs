@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use self::held::Held;
@@ -14,6 +15,7 @@ use crate::engine::acquire;
 use crate::engine::acquire::{AcquireParams, Arrival, Tried, bound, timed_out};
 use crate::engine::client::Client;
 use crate::engine::counters::Counters;
+use crate::engine::heard::Heard;
 use crate::engine::operator::{self, Seen};
 use crate::engine::shared::Shared;
 use crate::engine::waitlist::registry::Permit;
@@ -108,6 +110,14 @@ impl Place {
         match self {
             Place::One(shared) => shared.waitlists().count_caller(),
             Place::Quorum(quorum) => quorum.count_caller(),
+        }
+    }
+
+    /// What this client hears of a lock that it may retain. `None` in a quorum.
+    pub(crate) fn hear(&self, params: &AcquireParams) -> Option<watch::Receiver<Heard>> {
+        match self {
+            Place::One(shared) => Some(shared.waitlists().hear(&params.keys, &params.channel)),
+            Place::Quorum(_) => None,
         }
     }
 

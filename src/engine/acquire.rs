@@ -43,6 +43,8 @@ pub(crate) struct AcquireParams {
     pub(crate) channel: Arc<str>,
     pub(crate) terms: LeaseTerms,
     pub(crate) owner: Option<Owner>,
+    /// The client may retain the lock without using it.
+    pub(crate) retains: bool,
     /// What the hold takes, unless it is a plain lock.
     pub(crate) permits: Option<Permits>,
     /// The group that the metrics count these holds and their requests in.
@@ -75,6 +77,7 @@ impl AcquireParams {
         };
         let (id, window) = (&client.id, self.terms.claim_window());
         match self.permits {
+            None if self.retains => RequestId::retaining(id, window, number),
             None => RequestId::new(id, window, number, self.owner.as_ref()),
             Some(Permits { weight, capacity }) => {
                 RequestId::with_permits(id, window, number, weight, capacity)

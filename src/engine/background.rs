@@ -113,12 +113,11 @@ impl Background {
         self.client.now().after(self.client.options.server_timeout)
     }
 
+    /// The holds, without those that are retained and that no guard has.
     pub(crate) fn held(&self) -> Vec<Arc<Hold>> {
-        locked(&self.schedule).looks.values().cloned().collect()
-    }
-
-    pub(crate) fn held_count(&self) -> usize {
-        locked(&self.schedule).looks.len()
+        let mut held: Vec<_> = locked(&self.schedule).looks.values().cloned().collect();
+        held.retain(|hold| !hold.is_idle());
+        held
     }
 
     /// Keeps a closed client running until the token is dropped, for work that the background task does not

@@ -25,7 +25,7 @@ use crate::types::owner::Owner;
 pub(crate) struct Client {
     pub(crate) id: ClientId,
     pub(crate) store: Store,
-    pub(super) clock: Clock,
+    pub(crate) clock: Clock,
     pub(crate) options: ManagerOptions,
     pub(crate) counters: Counters,
     pub(crate) clocks: Arc<ServerClocks>,

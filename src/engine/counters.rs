@@ -48,6 +48,8 @@ pub(crate) enum How {
     HandedOver,
     /// By another guard of this process.
     LocalHandoff,
+    /// From the tenure that its client retained, without a call.
+    Retained,
     /// By a later call: the lease of the holder before had ended, or a message was lost.
     Polled,
 }
@@ -68,17 +70,17 @@ pub(crate) enum Outcome {
 }
 
 impl Outcome {
-    pub(super) const COUNT: usize = 10;
+    pub(super) const COUNT: usize = 11;
 
     pub(super) const fn index(self) -> usize {
         match self {
             Outcome::Acquired(how) => how as usize,
-            Outcome::Timeout => 4,
-            Outcome::Busy => 5,
-            Outcome::Cancelled => 6,
-            Outcome::QueueFull => 7,
-            Outcome::Unavailable => 8,
-            Outcome::Failed => 9,
+            Outcome::Timeout => 5,
+            Outcome::Busy => 6,
+            Outcome::Cancelled => 7,
+            Outcome::QueueFull => 8,
+            Outcome::Unavailable => 9,
+            Outcome::Failed => 10,
         }
     }
 

@@ -50,6 +50,8 @@ pub(crate) struct Hold {
     ended: Semaphore,
     group: Group,
     how: How,
+    /// Nobody else was queued when the lock was granted.
+    pub(crate) is_alone: bool,
 }
 
 #[derive(Debug)]
@@ -79,6 +81,8 @@ struct State {
     /// The last fence that turns have used, on one server.
     last_turn: Option<Fence>,
     over: Option<HoldEnd>,
+    /// It is retained, and no guard has it.
+    is_idle: bool,
     /// What its guard holds, from the time when the guard is made until the hold is over. The holds of a
     /// quorum have no guards of their own.
     holding: Option<Holding>,
@@ -148,11 +152,13 @@ impl Hold {
                 in_doubt: false,
                 kept: None,
                 over: None,
+                is_idle: false,
                 holding: None,
             }),
             ended: Semaphore::new(0),
             group: Group::default(),
             how: if grant.pushed { How::HandedOver } else { How::Free },
+            is_alone: !grant.pushed,
         }
     }
 
@@ -302,6 +308,10 @@ impl Hold {
     /// It is a vote of a quorum, and no hold by itself.
     pub(super) fn is_vote(&self) -> bool {
         self.calls.are_of_a_vote()
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        locked(&self.state).is_idle
     }
 
     pub(super) fn is_over(&self) -> bool {
@@ -520,12 +530,16 @@ impl AnyHold for Hold {
         locked(&self.state).holding.take()
     }
 
+    fn rest(&self) {
+        locked(&self.state).is_idle = true;
+    }
+
     fn begin_turn(&self, next: Fence, now: LocalTime) -> bool {
         let mut state = locked(&self.state);
         let left = state.deadline.since(now);
         let lasts = state.over.is_none() && !state.in_doubt && !self.terms.is_late(left);
         if lasts {
-            state.last_turn = Some(next);
+            (state.last_turn, state.is_idle) = (Some(next), false);
         }
         lasts
     }

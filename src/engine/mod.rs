@@ -6,6 +6,7 @@ mod background;
 pub(crate) mod client;
 pub(crate) mod counters;
 pub(crate) mod floor;
+pub(crate) mod heard;
 pub(crate) mod hold;
 pub(crate) mod metrics;
 pub(crate) mod operator;

@@ -1,5 +1,6 @@
 //! The settings, their limits and their defaults.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,6 +8,7 @@ use crate::protocol::RESERVED;
 use crate::protocol::keys::check_prefix;
 use crate::protocol::label::Label;
 use crate::time::deadline::{LeaseTerms, NOT_AFTER};
+use crate::time::server_time::millis;
 use crate::types::error::Invalid;
 
 pub(crate) const MIN_LEASE: Duration = Duration::from_millis(100);
@@ -14,6 +16,7 @@ pub(crate) const MAX_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
 /// For so long a lock can stay taken without a renewal, if that is what its holder wants.
 const MAX_KEPT: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 const MIN_AT_LEAST: Duration = Duration::from_millis(1);
+const MIN_RETAIN: Duration = Duration::from_millis(1);
 /// For so long a server of a quorum grants nothing after its start, unless the settings say otherwise.
 pub(crate) const DEFAULT_LONGEST_LEASE: Duration = Duration::from_secs(60);
 const DEFAULT_LEASE: Duration = Duration::from_secs(30);
@@ -52,6 +55,8 @@ pub(crate) struct ManagerOptions {
     pub(crate) replicas: u32,
     /// How many turns a hold may serve inside the process.
     pub(crate) local_handoffs: u32,
+    /// For how long after its grant a lock may stay with its client without being used.
+    pub(crate) retain: Option<Duration>,
     pub(crate) label: Label,
 }
 
@@ -66,6 +71,7 @@ impl Default for ManagerOptions {
             max_waiters: DEFAULT_MAX_WAITERS,
             replicas: 0,
             local_handoffs: 1,
+            retain: None,
             label: Label::of_this_process(),
         }
     }
@@ -88,6 +94,9 @@ impl ManagerOptions {
             MAX_LEASE,
         )?;
         turns(self.local_handoffs)?;
+        if let Some(retain) = self.retain {
+            check_retain(retain, self.lease)?;
+        }
         if self.max_waiters == 0 {
             return Err(Invalid::new("max_waiters 0: must be at least 1"));
         }
@@ -124,6 +133,7 @@ pub(crate) struct LockOptions {
     pub(crate) max_hold: Option<Duration>,
     pub(crate) at_least: Option<Duration>,
     pub(crate) local_handoffs: Option<u32>,
+    pub(crate) retain: Option<Duration>,
     /// How many permits a guard takes.
     pub(crate) permits: Option<u32>,
     /// The group of the metrics.
@@ -136,6 +146,36 @@ impl LockOptions {
     /// How many turns a hold may serve inside the process, as far as the lease allows several.
     pub(crate) fn turns(&self, manager: &ManagerOptions) -> Result<u16, Invalid> {
         turns(self.local_handoffs.unwrap_or(manager.local_handoffs))
+    }
+
+    /// For how many ms after its grant the lock may stay with its client, if it can be retained.
+    #[inline]
+    pub(crate) fn retain_ms(
+        &self,
+        manager: &ManagerOptions,
+        can_be_retained: bool,
+    ) -> Result<Option<NonZeroU32>, Invalid> {
+        match self.retain.or(manager.retain) {
+            None => Ok(None),
+            Some(retain) => self.checked_retain_ms(retain, manager, can_be_retained),
+        }
+    }
+
+    fn checked_retain_ms(
+        &self,
+        retain: Duration,
+        manager: &ManagerOptions,
+        can_be_retained: bool,
+    ) -> Result<Option<NonZeroU32>, Invalid> {
+        if self.retain.is_some() && !can_be_retained {
+            return Err(Invalid::new(
+                "retain: must be set for a plain lock alone, without an owner, a max_hold or an at_least, with a \
+                 lease that is renewed, and not in a quorum",
+            ));
+        }
+        check_retain(retain, self.lease.unwrap_or(manager.lease))?;
+        let ms = u32::try_from(millis(retain)).ok().and_then(NonZeroU32::new);
+        Ok(ms.filter(|_| can_be_retained && !self.is_led))
     }
 
     pub(crate) fn terms(&self, manager: &ManagerOptions) -> Result<LeaseTerms, Invalid> {
@@ -177,6 +217,11 @@ pub(crate) fn check_at_least(at_least: Duration, terms: &LeaseTerms) -> Result<(
         )));
     }
     Ok(())
+}
+
+/// A lock that is retained is not renewed meanwhile.
+fn check_retain(retain: Duration, lease: Duration) -> Result<(), Invalid> {
+    check_span("retain", retain, MIN_RETAIN, lease / 3)
 }
 
 pub(crate) fn check_group(group: &str) -> Result<(), Invalid> {

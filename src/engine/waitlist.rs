@@ -15,14 +15,15 @@ mod schedule;
 mod tests;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Notify, oneshot, watch};
 
 use crate::engine::background::Background;
 use crate::engine::client::Client;
 use crate::engine::floor::Floor;
+use crate::engine::heard::Heard;
 use crate::engine::hold::Hold;
 use crate::engine::hold::owned::OwnedHold;
 use crate::engine::metrics::Group;
@@ -50,6 +51,8 @@ pub(super) struct Waitlist {
     state: Mutex<State>,
     /// Wakes the driver when there is work for it.
     pub(super) call: Notify,
+    /// For those that retain the lock.
+    heard: OnceLock<watch::Sender<Heard>>,
 }
 
 #[derive(Debug, Default)]
@@ -64,6 +67,10 @@ struct State {
     schedule: Schedule,
     /// How often a subscription was confirmed.
     subscriptions: u64,
+    /// The subscriptions so far, with those that were repeated on another connection.
+    heard_by: u64,
+    /// Messages reach this client.
+    listens: bool,
     /// The latest place in the queue that is known here.
     last_ticket: Option<Ticket>,
     /// When the last waiter left. Has no meaning while the waitlist is not empty.
@@ -196,7 +203,51 @@ impl Waitlist {
             background,
             state: Mutex::default(),
             call: Notify::new(),
+            heard: OnceLock::new(),
         })
+    }
+
+    /// What this client hears of the lock from now on, and whether the caller must start a driver, which
+    /// subscribes.
+    fn hear(&self) -> (watch::Receiver<Heard>, bool) {
+        let mut state = locked(&self.state);
+        state.empty_since = Some(self.client.now());
+        let subscription = state.listens.then_some(state.heard_by);
+        let heard = self.heard.get_or_init(|| {
+            watch::Sender::new(Heard {
+                subscription,
+                wanted: None,
+            })
+        });
+        (heard.subscribe(), !std::mem::replace(&mut state.driven, true))
+    }
+
+    /// Whether the channel is subscribed to though nobody waits.
+    fn is_heard(&self) -> bool {
+        self.heard.get().is_some()
+    }
+
+    /// Messages reach this client from now on, or do not. Those of before may have been lost.
+    fn listens(&self, state: &mut State, listens: bool) {
+        state.heard_by += u64::from(listens);
+        state.listens = listens;
+        if let Some(heard) = self.heard.get() {
+            let subscription = listens.then_some(state.heard_by);
+            heard.send_modify(|heard| heard.subscription = subscription);
+        }
+    }
+
+    /// The subscription was repeated on another connection, if there was one.
+    fn repeated(&self) {
+        let mut state = locked(&self.state);
+        if state.heard_by > 0 {
+            self.listens(&mut state, true);
+        }
+    }
+
+    /// The connection of the subscription is lost, or the server has ended the subscription.
+    fn lost(&self) {
+        self.listens(&mut locked(&self.state), false);
     }
 
     /// Whether the waitlist can be removed without losing anything.
@@ -317,6 +368,11 @@ impl Waitlist {
                 }
             }
             Some(Push::Kept) => self.poll_now(),
+            Some(Push::Wanted(fence)) => {
+                if let Some(heard) = self.heard.get() {
+                    heard.send_modify(|heard| heard.wanted = heard.wanted.max(Some(fence)));
+                }
+            }
             None => self.ask_all(),
         }
     }
@@ -385,6 +441,8 @@ impl Waitlist {
             deadline,
         );
         hold.count_in(waiter.wait.group, waiter.was_queued);
+        // A request with an earlier place may have others behind it.
+        hold.is_alone &= waiter.wait.ticket.is_none() && !waiter.was_queued;
         // If the receiver is gone, the hold is dropped here, and releases itself.
         let held = OwnedHold::new(hold, &self.background);
         drop(waiter.outcome.send(WaitOutcome::Done(Ok(held))));
@@ -438,6 +496,7 @@ impl Waitlist {
     fn subscribed(&self) {
         let mut state = locked(&self.state);
         state.subscriptions += 1;
+        self.listens(&mut state, true);
         // A turn may have come and gone before.
         state.schedule.poll_by(self.client.now());
     }

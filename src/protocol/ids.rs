@@ -50,6 +50,8 @@ impl fmt::Debug for ClientId {
 /// owner is empty or has a fixed width, so a script can extract them by position. The string carries all that
 /// a hand-over must know: which client to wake, how long a grant lasts unclaimed, and for which owner.
 ///
+/// The request of a client that may retain the lock after its last guard has `+` for the second colon.
+///
 /// A lock that was released but stays taken for a while is held by `<client>:<claim_ms>=<n>:`. No call names
 /// this request, so nothing renews, releases or withdraws its hold.
 ///
@@ -87,6 +89,12 @@ impl RequestId {
         RequestId(text.into())
     }
 
+    /// The same for a client that may retain the lock.
+    pub(crate) fn retaining(client: &ClientId, window: Duration, n: u64) -> RequestId {
+        let (claim_ms, width) = (window.as_millis(), Self::WINDOW_DIGITS);
+        RequestId(format!("{client}:{claim_ms:0width$}+{n}:").into())
+    }
+
     /// The `n`-th request of `client`, for `weight` of at most `capacity` permits. Both are between 1 and
     /// 99,999.
     pub(crate) fn with_permits(
@@ -110,7 +118,7 @@ impl RequestId {
         let bytes = text.as_bytes();
         let well_formed = text.is_ascii()
             && bytes.get(ClientId::LEN) == Some(&b':')
-            && matches!(bytes.get(Self::NUMBER_AT - 1), Some(b':' | b'=' | b'*'))
+            && matches!(bytes.get(Self::NUMBER_AT - 1), Some(b':' | b'=' | b'*' | b'+'))
             && all_digits(&text[Self::WINDOW_AT..Self::NUMBER_AT - 1]);
         let request = well_formed.then(|| RequestId(text.into()))?;
         let is_of_permits = bytes[Self::NUMBER_AT - 1] == b'*' || request.is_of_permits();
@@ -174,6 +182,11 @@ impl RequestId {
         self.0.as_bytes()[Self::NUMBER_AT - 1] == b'='
     }
 
+    /// Whether its client may retain the lock.
+    pub(crate) fn is_retaining(&self) -> bool {
+        self.0.as_bytes()[Self::NUMBER_AT - 1] == b'+'
+    }
+
     /// The number that the client gave to this request.
     pub(crate) fn number(&self) -> u64 {
         let at = match self.is_of_permits() {
@@ -225,7 +238,9 @@ mod tests {
     fn a_request_is_read_as_it_was_written() {
         let (client, window) = (ClientId::from_number(7), Duration::from_secs(5));
         let request = RequestId::new(&client, window, 42, None);
-        for request in [request.kept(), request] {
+        let retaining = RequestId::retaining(&client, window, 42);
+        assert!(retaining.is_retaining() && !request.is_retaining());
+        for request in [request.kept(), request, retaining] {
             let read = RequestId::from_wire(request.as_str()).expect("a request");
             assert_eq!((read.number(), read.claim_window()), (42, window));
             assert!(read.is_owner() && read.owner() == request.as_str());
@@ -259,7 +274,7 @@ mod tests {
         for end in of_permits.map(|end| format!("0000005000{end}")) {
             assert_eq!(RequestId::from_wire(&format!("{client}:{end}")), None, "{end}");
         }
-        for end in ["0000005000+42:", "000005000:42:", "00000+5000:42:", "0000005000"] {
+        for end in ["0000005000-42:", "000005000:42:", "00000+5000:42:", "0000005000"] {
             assert_eq!(RequestId::from_wire(&format!("{client}:{end}")), None, "{end}");
         }
     }

@@ -15,11 +15,15 @@ pub(crate) enum Push {
     Granted(Vec<Grant>),
     /// The lock was released, but stays taken until another time than its waiters know: `2`.
     Kept,
+    /// Somebody wants the lock, which this client may retain, or it was taken from it by force: `3 <fence>`.
+    /// The fence is that of the hold.
+    Wanted(Fence),
 }
 
 impl Push {
     const GRANTED: &str = "1";
     const KEPT: &str = "2";
+    const WANTED: &str = "3";
 
     /// Returns `None` for an unknown version or form. The client then asks the server.
     pub(crate) fn parse(message: &str) -> Option<Push> {
@@ -36,6 +40,7 @@ impl Push {
                 Some(Push::Granted(grants))
             }
             Self::KEPT => Some(Push::Kept),
+            Self::WANTED => Some(Push::Wanted(Fence::new(parts.next()?.parse().ok()?)?)),
             _ => None,
         }
     }
@@ -57,6 +62,7 @@ impl Push {
                 message
             }
             Push::Kept => Self::KEPT.to_owned(),
+            Push::Wanted(fence) => format!("{} {fence}", Self::WANTED),
         }
     }
 }

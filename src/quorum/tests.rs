@@ -142,6 +142,7 @@ fn params(quorum: &QuorumClient) -> AcquireParams {
         keys,
         terms: LockOptions::default().terms(&client.options).unwrap(),
         owner: None,
+        retains: false,
         permits: None,
         group: Group::default(),
         vote: None,
@@ -150,7 +151,11 @@ fn params(quorum: &QuorumClient) -> AcquireParams {
 
 fn tenure(quorum: &QuorumClient, turns: u16) -> TenureParams {
     let hold = params(quorum);
-    TenureParams { hold, turns }
+    TenureParams {
+        hold,
+        turns,
+        retain_ms: None,
+    }
 }
 
 async fn acquire(quorum: Arc<QuorumClient>) -> crate::Result<Majority> {

@@ -29,7 +29,8 @@ use crate::types::owner::Owner;
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Status {
-    /// The holder, if there is one. Of several holders it is the one whose hold ends first.
+    /// The holder, if there is one. Of several holders it is the one whose hold ends first. A client that
+    /// [retains](crate::Lock::retain) the lock is one, whether or not a guard lives: no server knows that.
     pub holder: Option<Holder>,
     /// All holders. A lock has one at most, and so has a read/write lock that a writer has. Of a semaphore
     /// and of readers these are up to 100, in the order in which their holds end.

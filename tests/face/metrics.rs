@@ -83,6 +83,12 @@ async fn use_locks(locks: &LockManager) {
     for turn in futures_util::future::join_all(with).await {
         turn.unwrap();
     }
+    // Retained, from the second grant on.
+    let stays = locks.lock("stays").retain(Duration::from_secs(1));
+    while locks.stats().retained == 0 {
+        stays.acquire().await.unwrap().release().await.unwrap();
+        tokio::task::yield_now().await;
+    }
     // Lost for each reason; the one that expires is then found free by a poll.
     let short = Duration::from_millis(300);
     let taken = locks.lock("taken").acquire().await.unwrap();

@@ -80,6 +80,8 @@ async fn a_bad_setting_is_refused_before_anything_is_sent() {
             "from 1 to 1000",
         ),
         (new().local_handoffs(u32::MAX), "local_handoffs", "from 1 to 1000"),
+        (new().retain(Duration::ZERO), "retain 0ns", "from 1ms to 10s"),
+        (new().lease(300 * MS).retain(101 * MS), "retain 101ms", "to 100ms"),
         (new().prefix(""), "prefix \"\"", "must not"),
         (new().prefix("{a}"), "prefix \"{a}\"", "brace"),
         (new().prefix("a}"), "prefix \"a}\"", "brace"),
@@ -121,12 +123,19 @@ async fn a_bad_option_of_a_lock_is_refused_before_anything_is_sent(backend: Back
         let refused = "must not be set in a quorum";
         vec![
             (lock().owner(&Owner::new()), "owner", refused),
+            (lock().retain(10 * MS), "retain", "not in a quorum"),
             (lock().at_least(MS), "at_least", refused),
             (lock().at_least(MS), "at_least", "keep the guard for that long"),
             (lock().at_least(31 * DAY), "at_least", refused),
         ]
     } else {
         vec![
+            (
+                lock().owner(&Owner::new()).retain(10 * MS),
+                "retain",
+                "without an owner",
+            ),
+            (lock().retain(DAY), "retain 86400s", "from 1ms"),
             (lock().at_least(Duration::ZERO), "at_least 0ns", "from 1ms"),
             (lock().at_least(longest + MS), "at_least", to),
             (
@@ -158,6 +167,12 @@ async fn a_bad_option_of_a_lock_is_refused_before_anything_is_sent(backend: Back
             lock().local_handoffs(1001),
             "local_handoffs 1001",
             "from 1 to 1000",
+        ),
+        (lock().max_hold(DAY).retain(10 * MS), "retain", "a max_hold"),
+        (
+            lock().renew(false).retain(10 * MS),
+            "retain",
+            "a lease that is renewed",
         ),
     ];
     for (lock, value, limit) in cases.into_iter().chain(cases_of_place) {

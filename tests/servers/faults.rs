@@ -19,6 +19,7 @@ mod permits;
 mod refusals;
 mod replies;
 mod residue;
+mod retention;
 mod roles;
 mod scene;
 mod sets;

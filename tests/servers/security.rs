@@ -405,7 +405,7 @@ async fn a_push_that_cannot_be_read_is_a_reason_to_ask() {
     .await;
     // As on a server that has lost the lock, no message reaches the waiter.
     server.command(&["DEL", "fairlock:{a}"]).await;
-    for unreadable in ["3 1 1 a", "", "1", "1 0 0 a"] {
+    for unreadable in ["4 1 1 a", "", "1", "1 0 0 a"] {
         server
             .command(&["PUBLISH", &channels().await[0], unreadable])
             .await;

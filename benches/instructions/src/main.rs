@@ -12,6 +12,7 @@ mod texts;
 mod recorder;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use fairlock::{Lock, LockManager, MemoryStore, Quorum, Result};
 use futures_util::FutureExt;
@@ -36,6 +37,10 @@ async fn main() -> ExitCode {
     };
     let done = match (&*scenario, url) {
         ("pair", None) => pairs(&LockManager::in_memory().lock("a"), rounds).await,
+        ("retained", None) => {
+            let lock = LockManager::in_memory().lock("a").retain(Duration::from_secs(10));
+            pairs(&lock, rounds).await
+        }
         ("busy", None) => busy(rounds).await,
         ("hand-over", None) => hand_overs(|locks| locks.lock("a"), rounds).await,
         ("permit", None) => pairs(&LockManager::in_memory().semaphore("a", 1), rounds).await,

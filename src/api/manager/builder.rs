@@ -191,6 +191,26 @@ impl LockManagerBuilder {
         self
     }
 
+    /// Lets locks stay with this client after their last guards, while nobody else wants them, for so long
+    /// after their grants at most (1 ms to a third of the lease; off by default).
+    /// [`Lock::retain`](crate::Lock::retain) says what that means. Locks that cannot be retained are not.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// use std::time::Duration;
+    ///
+    /// use fairlock::{LockManager, MemoryStore};
+    ///
+    /// let builder = LockManager::builder().retain(Duration::from_millis(20));
+    /// # builder.in_memory(&MemoryStore::new())?;
+    /// # Ok(()) }
+    /// ```
+    pub fn retain(mut self, retain: Duration) -> Self {
+        self.options.retain = Some(retain);
+        self
+    }
+
     /// Sets the name of this client for people (default: the host's name and the process id, as `web-7:4711`;
     /// 1 to 64 bytes of printable ASCII without spaces).
     ///

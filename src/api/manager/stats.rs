@@ -53,8 +53,11 @@ pub struct Stats {
     /// These of `acquired` were granted by the release of the holder before, without a call by this client.
     pub handed_over: u64,
     /// These of `acquired` were handed over by another guard of this process, without a call
-    /// ([`local_handoffs`](crate::Lock::local_handoffs)). The rest of `acquired` found the lock free.
+    /// ([`local_handoffs`](crate::Lock::local_handoffs)).
     pub local_handoffs: u64,
+    /// These of `acquired` found the lock [retained](crate::Lock::retain) here, without a call. The rest of
+    /// `acquired` found it free on the server.
+    pub retained: u64,
     /// The time for which the calls in `acquired` waited together, each from its first poll. Those that make
     /// one attempt, as `try_acquire` does, count as no wait, and so do campaigns of leaders. Divided by
     /// `acquired`, it is the mean wait.
@@ -100,7 +103,7 @@ impl Stats {
     pub(super) fn of(place: &Place) -> Stats {
         let (held, waiting, unconfirmed) = match place {
             Place::One(shared) => (
-                shared.background().held_count(),
+                shared.background().held().len(),
                 shared.waitlists().waiting(),
                 shared.background().pending(),
             ),
@@ -111,12 +114,14 @@ impl Stats {
         let lost = |reason| counters.holds_ended(GuardEnd::Lost(reason));
         let handed_over = acquired(How::HandedOver);
         let local_handoffs = acquired(How::LocalHandoff);
+        let retained = acquired(How::Retained);
         let mut stats = Stats {
             held,
             waiting,
-            acquired: acquired(How::Free) + handed_over + local_handoffs + acquired(How::Polled),
+            acquired: acquired(How::Free) + handed_over + local_handoffs + retained + acquired(How::Polled),
             handed_over,
             local_handoffs,
+            retained,
             waited: counters.waited(),
             timed_out: counters.ended(Outcome::Timeout),
             busy: counters.ended(Outcome::Busy),

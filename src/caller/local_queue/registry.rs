@@ -1,11 +1,13 @@
 //! The local queues of all locks.
 
 use std::hash::{Hash, Hasher};
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
 use dashmap::DashMap;
 
+use super::retention::Ear;
 use super::turn::Turn;
 use super::{LocalQueue, TenureParams, Waiting};
 use crate::caller::gate::Gate;
@@ -20,6 +22,7 @@ pub(super) struct Key {
     name: Arc<str>,
     lease: Duration,
     turns: u16,
+    retain_ms: Option<NonZeroU32>,
 }
 
 impl Key {
@@ -28,6 +31,7 @@ impl Key {
             name: Arc::clone(&tenure.hold.keys.name),
             lease: tenure.hold.terms.lease(),
             turns: tenure.turns,
+            retain_ms: tenure.retain_ms,
         }
     }
 }
@@ -72,9 +76,9 @@ impl LocalQueues {
     }
 
     /// The first turn of a tenure that did not come through the queue.
-    pub(super) fn first_turn(self: &Arc<Self>, tenure: &TenureParams, held: Held) -> Turn {
+    pub(super) fn first_turn(self: &Arc<Self>, tenure: &TenureParams, held: Held, ear: Option<Ear>) -> Turn {
         self.with(tenure, |queue| {
-            let turns = queue.turns_of(&held);
+            let turns = queue.turns_of(&held, ear);
             queue.first_turn(&mut locked(&queue.state), held, &turns)
         })
     }
@@ -87,6 +91,25 @@ impl LocalQueues {
     ) -> T {
         let make = || Arc::new(LocalQueue::new(self, tenure));
         work(&self.queues.entry(Key::of(tenure)).or_insert_with(make))
+    }
+
+    /// A turn of the lock, if it is retained here.
+    #[inline]
+    pub(crate) fn retained(self: &Arc<Self>, tenure: &TenureParams) -> Option<Turn> {
+        tenure.retain_ms?;
+        let queue = Arc::clone(&*self.queues.get(&Key::of(tenure))?);
+        queue.retained()
+    }
+
+    /// Gives back all locks that are retained here.
+    pub(crate) fn give_back(&self) {
+        let queues: Vec<_> = self.queues.iter().map(|queue| Arc::clone(&queue)).collect();
+        for queue in queues {
+            let present = locked(&queue.state).present.clone();
+            if let Some(turns) = present {
+                queue.end_retention(&turns);
+            }
+        }
     }
 
     /// Why a try need not ask the servers.

@@ -2,6 +2,7 @@
 //! must not wait for a timer.
 
 mod endings;
+mod retention;
 
 use std::pin::Pin;
 use std::time::Duration;

@@ -20,15 +20,17 @@ pub(crate) struct Turn {
     held: Option<Held>,
     turns: Arc<Turns>,
     fence: Fence,
+    how: How,
     queue: Arc<LocalQueue>,
 }
 
 impl Turn {
-    pub(super) fn new(held: Held, turns: Arc<Turns>, fence: Fence, queue: Arc<LocalQueue>) -> Turn {
+    pub(super) fn new(held: Held, turns: Arc<Turns>, fence: Fence, how: How, queue: Arc<LocalQueue>) -> Turn {
         Turn {
             held: Some(held),
             turns,
             fence,
+            how,
             queue,
         }
     }
@@ -47,10 +49,7 @@ impl Turn {
     }
 
     pub(crate) fn how(&self) -> How {
-        if self.turns.is_later(self.fence) {
-            return How::LocalHandoff;
-        }
-        self.held.as_ref().map_or(How::LocalHandoff, Held::how)
+        self.how
     }
 
     /// The turn, for those that outlive the guard.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
+use super::retention::Retention;
 use crate::caller::place::held::Held;
 use crate::engine::any_hold::AnyHold;
 use crate::time::clock::LocalTime;
@@ -26,6 +27,10 @@ pub(crate) struct Turns {
     last: Fence,
     /// No turn begins later.
     until: LocalTime,
+    /// The last fence that the hold has reserved.
+    last_reserved: Fence,
+    /// `None` if the tenure must not stay here without a turn.
+    retention: Option<Retention>,
     /// Wakes those that watch a turn.
     ended: Notify,
 }
@@ -37,6 +42,8 @@ impl Turns {
         let last = first.plus(u64::from(turns.saturating_sub(1)));
         Turns {
             last: last.min(held.last_reserved()),
+            last_reserved: held.last_reserved(),
+            retention: None,
             hold,
             first,
             fence: AtomicU64::new(first.get()),
@@ -49,9 +56,30 @@ impl Turns {
         &*self.hold
     }
 
-    /// Whether another turn came before the one with this fence.
-    pub(super) fn is_later(&self, fence: Fence) -> bool {
-        fence != self.first
+    /// The fence of the first turn.
+    pub(super) fn first(&self) -> Fence {
+        self.first
+    }
+
+    pub(super) fn retain(&mut self, retention: Retention) {
+        self.retention = Some(retention);
+    }
+
+    /// Whether the tenure may stay here without a turn.
+    pub(super) fn is_retained(&self, now: LocalTime) -> bool {
+        let has_turns = self.fence.load(Ordering::Acquire) < self.last_reserved.get();
+        has_turns
+            && self
+                .retention
+                .as_ref()
+                .is_some_and(|retention| retention.goes_on(now))
+    }
+
+    /// From now on the tenure does not stay here without a turn.
+    pub(super) fn end_retention(&self) {
+        if let Some(retention) = &self.retention {
+            retention.end();
+        }
     }
 
     /// Ends the present turn and begins another one now. Returns the fence of the new turn, or `None` if the
@@ -60,8 +88,25 @@ impl Turns {
     ///
     /// Only the code that has the present turn calls this.
     pub(super) fn next(&self, now: LocalTime) -> Option<Fence> {
+        let is_last = self.fence.load(Ordering::Acquire) >= self.last.get();
+        if is_last || now >= self.until {
+            return None;
+        }
+        self.begin_next(now)
+    }
+
+    /// The same for a tenure that is idle.
+    pub(super) fn next_retained(&self, now: LocalTime) -> Option<Fence> {
+        if !self.is_retained(now) {
+            return None;
+        }
+        self.begin_next(now)
+    }
+
+    #[inline]
+    fn begin_next(&self, now: LocalTime) -> Option<Fence> {
         let next = Fence::new(self.fence.load(Ordering::Acquire) + 1)?;
-        if next > self.last || now >= self.until || !self.hold().begin_turn(next, now) {
+        if !self.hold().begin_turn(next, now) {
             return None;
         }
         self.fence.store(next.get(), Ordering::Release);

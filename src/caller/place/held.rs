@@ -75,6 +75,14 @@ impl Held {
         }
     }
 
+    /// Whether nobody else was queued when it was granted. Of a quorum, that is not known.
+    pub(crate) fn is_alone(&self) -> bool {
+        match self {
+            Held::One(held) => held.hold().is_alone,
+            Held::Majority(_) => false,
+        }
+    }
+
     /// A caller has it from now on, and uses it.
     pub(crate) fn mark_used(&self) {
         // In a quorum, no release keeps the lock taken.

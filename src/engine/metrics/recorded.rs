@@ -267,6 +267,7 @@ impl Group {
                 Outcome::Acquired(How::Free) => ("acquired", "free"),
                 Outcome::Acquired(How::HandedOver) => ("acquired", "handed_over"),
                 Outcome::Acquired(How::LocalHandoff) => ("acquired", "local_handoff"),
+                Outcome::Acquired(How::Retained) => ("acquired", "retained"),
                 Outcome::Acquired(How::Polled) => ("acquired", "polled"),
                 Outcome::Timeout => ("timeout", "none"),
                 Outcome::Busy => ("busy", "none"),

@@ -29,7 +29,8 @@ pub(in crate::engine) async fn drive(waitlists: Arc<Waitlists>, waitlist: Arc<Wa
     let mut backoff = Backoff::new();
     let mut subscription = Subscription::Due(LocalTime::ZERO);
     loop {
-        if matches!(subscription, Subscription::Due(at) if client.now() >= at && !waitlist.is_empty()) {
+        let is_wanted = !waitlist.is_empty() || waitlist.is_heard();
+        if matches!(subscription, Subscription::Due(at) if client.now() >= at && is_wanted) {
             subscription = Subscription::Requested(client.store.subscribe(Arc::clone(&waitlist.channel)));
         }
         // Checked before the schedule. A waitlist that cannot be reached misses its turns, so its schedule
@@ -48,7 +49,7 @@ pub(in crate::engine) async fn drive(waitlists: Arc<Waitlists>, waitlist: Arc<Wa
             Action::Poll => poll(&waitlist).await,
             Action::Wait(until) => {
                 let until = match &subscription {
-                    Subscription::Due(at) if !waitlist.is_empty() => until.min(*at),
+                    Subscription::Due(at) if is_wanted => until.min(*at),
                     _ => until,
                 };
                 tokio::select! {

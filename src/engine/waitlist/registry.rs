@@ -5,10 +5,13 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use dashmap::DashMap;
+use tokio::sync::watch;
 
 use crate::engine::background::Background;
 use crate::engine::client::Client;
+use crate::engine::heard::Heard;
 use crate::engine::waitlist::Waitlist;
+use crate::engine::waitlist::driver::drive;
 use crate::protocol::keys::Keys;
 use crate::protocol::{Failure, Listener, ServerId};
 use crate::time::clock::LocalTime;
@@ -80,6 +83,15 @@ impl Waitlists {
         (Arc::clone(&waitlist), joined)
     }
 
+    /// What this client hears of a lock that it may retain. Subscribes to the channel, unless it is.
+    pub(crate) fn hear(self: &Arc<Self>, keys: &Arc<Keys>, channel: &Arc<str>) -> watch::Receiver<Heard> {
+        let (waitlist, (heard, needs_driver)) = self.enter(keys, channel, Waitlist::hear);
+        if needs_driver {
+            self.client.spawn(drive(Arc::clone(self), waitlist));
+        }
+        heard
+    }
+
     /// A place in the queue of a lock, for a request that arrives now and asks later. `None` while no server
     /// has told its time: then the server gives the place.
     pub(crate) fn next_ticket(&self, keys: &Arc<Keys>, channel: &Arc<str>) -> Option<Ticket> {
@@ -103,6 +115,7 @@ impl Waitlists {
             let leaves = waitlist.is_empty();
             if leaves {
                 self.client.store.unsubscribe(&waitlist.channel);
+                waitlist.lost();
             }
             leaves
         };
@@ -166,6 +179,20 @@ impl Listener for Waitlists {
         }
     }
 
+    fn lost(&self, server: ServerId) {
+        for waitlist in self.all() {
+            if self.client.store.server_of(&waitlist.keys) == server {
+                waitlist.lost();
+            }
+        }
+    }
+
+    fn left(&self, _: ServerId, channel: &str) {
+        if let Some(waitlist) = self.of_channel(channel) {
+            waitlist.lost();
+        }
+    }
+
     fn replaced(&self, server: ServerId) {
         self.client.clocks.forget(server);
     }
@@ -174,6 +201,7 @@ impl Listener for Waitlists {
         self.replaced(server);
         for waitlist in self.all() {
             if self.client.store.server_of(&waitlist.keys) == server {
+                waitlist.repeated();
                 waitlist.ask_all();
             }
         }
@@ -215,6 +243,18 @@ impl Listener for LateListener {
     fn pushed(&self, from: ServerId, channel: &str, message: &str) {
         if let Some(waitlists) = self.waitlists() {
             waitlists.pushed(from, channel, message);
+        }
+    }
+
+    fn lost(&self, server: ServerId) {
+        if let Some(waitlists) = self.waitlists() {
+            waitlists.lost(server);
+        }
+    }
+
+    fn left(&self, server: ServerId, channel: &str) {
+        if let Some(waitlists) = self.waitlists() {
+            waitlists.left(server, channel);
         }
     }
 

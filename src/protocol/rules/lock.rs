@@ -310,6 +310,9 @@ pub(super) fn acquire(call: &Acquire, rules: &mut Rules, run: Run<'_>) -> Acquir
         // The number is one too large if the request was moved.
         queued += usize::from(enqueued);
         lock.keep_until(now.ms + RETENTION_MS);
+        if enqueued && queued == 1 && holder.is_held() {
+            tell_wanted(&holder, keys, channels);
+        }
         holder.absent.remove(request.client());
         if let Some(written) = lock.written.as_mut().filter(|_| holder.is_held()) {
             written.absent.remove(request.client());
@@ -328,6 +331,9 @@ pub(super) fn acquire(call: &Acquire, rules: &mut Rules, run: Run<'_>) -> Acquir
         }
     }
 
+    if *mode == Mode::Try {
+        tell_wanted(&holder, keys, channels);
+    }
     let own_grant = holder.request.as_ref().filter(|r| r.client() == request.client());
     // A try is never queued, so the whole queue is ahead of it.
     let itself = usize::from(*mode != Mode::Try);
@@ -356,42 +362,52 @@ pub(super) fn release(call: &Release, rules: &mut Rules, run: Run<'_>) -> Releas
             searched: None,
         };
     }
-    if let ReleaseWhat::Grant(fence)
-    | ReleaseWhat::Turns { first: fence, .. }
-    | ReleaseWhat::Keep { fence, .. } = *what
-    {
-        // An only hold is released whatever the time is, since nobody has had the lock after it.
-        let written = rules.lock(&keys.lock).written.as_mut();
-        let only = written.filter(|holder| holder.fence == fence.get() && holder.holds.len() == 1);
-        if let Some(hold) = only.and_then(|holder| holder.holds.get_mut(request)) {
-            hold.deadline = hold.deadline.max(now.ms + 1);
+    if let ReleaseWhat::Force { fence, .. } = *what {
+        let holder = rules.lock(&keys.lock).read(now, request);
+        if fence.get() == holder.fence && holder.is_held() {
+            tell_wanted(&holder, keys, channels);
         }
     }
-    end(rules, keys, request, *floor, now, channels, |_, holder| {
-        let (fence, last) = match *what {
-            ReleaseWhat::Grant(fence) | ReleaseWhat::Keep { fence, .. } => (fence, Some(fence)),
-            ReleaseWhat::Turns { first, last } => (first, Some(last)),
-            ReleaseWhat::Force { fence, .. } => (fence, None),
-        };
-        let fence_counts = fence.get() == holder.fence;
-        let ended = match what {
-            ReleaseWhat::Grant(_) | ReleaseWhat::Turns { .. } | ReleaseWhat::Keep { .. } => {
-                fence_counts && holder.holds.remove(request).is_some()
-            }
-            ReleaseWhat::Force { .. } => fence_counts && !std::mem::take(&mut holder.holds).is_empty(),
-        };
-        match ended {
-            true if holder.is_held() => ReleaseOutcome::OneFewer,
-            true => {
-                if let Some(last) = last {
-                    holder.end_told(last.get());
+    let stands = match *what {
+        ReleaseWhat::Grant(fence)
+        | ReleaseWhat::Turns { first: fence, .. }
+        | ReleaseWhat::Keep { fence, .. } => Some(fence),
+        ReleaseWhat::Force { .. } => None,
+    };
+    end(
+        rules,
+        keys,
+        request,
+        stands,
+        *floor,
+        now,
+        channels,
+        |_, holder| {
+            let (fence, last) = match *what {
+                ReleaseWhat::Grant(fence) | ReleaseWhat::Keep { fence, .. } => (fence, Some(fence)),
+                ReleaseWhat::Turns { first, last } => (first, Some(last)),
+                ReleaseWhat::Force { fence, .. } => (fence, None),
+            };
+            let fence_counts = fence.get() == holder.fence;
+            let ended = match what {
+                ReleaseWhat::Grant(_) | ReleaseWhat::Turns { .. } | ReleaseWhat::Keep { .. } => {
+                    fence_counts && holder.holds.remove(request).is_some()
                 }
-                ReleaseOutcome::Released
+                ReleaseWhat::Force { .. } => fence_counts && !std::mem::take(&mut holder.holds).is_empty(),
+            };
+            match ended {
+                true if holder.is_held() => ReleaseOutcome::OneFewer,
+                true => {
+                    if let Some(last) = last {
+                        holder.end_told(last.get());
+                    }
+                    ReleaseOutcome::Released
+                }
+                false if holder.ran_out(fence) => ReleaseOutcome::Expired,
+                false => ReleaseOutcome::Taken,
             }
-            false if holder.ran_out(fence) => ReleaseOutcome::Expired,
-            false => ReleaseOutcome::Taken,
-        }
-    })
+        },
+    )
 }
 
 /// Ends the only hold of a request, but keeps the lock taken for a while, if the call says so. If it did,
@@ -441,6 +457,7 @@ pub(super) fn withdraw(call: &Withdraw, rules: &mut Rules, run: Run<'_>) -> With
         rules,
         keys,
         &requests[0],
+        None,
         *floor,
         now,
         channels,
@@ -473,11 +490,14 @@ pub(super) fn withdraw(call: &Withdraw, rules: &mut Rules, run: Run<'_>) -> With
     }
 }
 
-/// Runs `ending`, and hands the lock over if nobody holds it afterwards.
+/// Runs `ending`, and hands the lock over if nobody holds it afterwards. An only hold of the caller under the
+/// fence `stands` counts whatever the time is, since nobody has had the lock after it.
+#[expect(clippy::too_many_arguments, reason = "they are those of a script")]
 fn end(
     rules: &mut Rules,
     keys: &Keys,
     caller: &RequestId,
+    stands: Option<Fence>,
     floor: Option<Fence>,
     now: Now,
     channels: &mut dyn Channels,
@@ -485,6 +505,15 @@ fn end(
 ) -> Released {
     let bound = rules.bound;
     let lock = rules.lock(&keys.lock);
+    let written = lock
+        .written
+        .as_mut()
+        .filter(|holder| stands.is_some_and(|fence| fence.get() == holder.fence));
+    if let Some(holder) = written.filter(|holder| holder.holds.len() == 1) {
+        if let Some(hold) = holder.holds.get_mut(caller) {
+            hold.deadline = hold.deadline.max(now.ms + 1);
+        }
+    }
     let mut holder = lock.read(now, caller);
     let was_held = holder.is_held();
     let outcome = ending(&mut lock.queue, &mut holder);
@@ -589,6 +618,15 @@ pub(super) fn inspect(call: &Inspect, rules: &mut Rules, now: Now) -> Inspected 
         holders,
         waiting: lock.queue.len() as u64,
         first: lock.queue.order.first().map(|(ticket, _)| Ticket(*ticket)),
+    }
+}
+
+/// Tells the holder's client that somebody wants the lock, if that client may retain it.
+fn tell_wanted(holder: &Holder, keys: &Keys, channels: &mut dyn Channels) {
+    let retaining = holder.request.as_ref().filter(|request| request.is_retaining());
+    if let (Some(request), Some(fence)) = (retaining, Fence::new(holder.fence)) {
+        let channel = format!("{}{}", keys.channel, request.client());
+        channels.publish(&channel, &Push::Wanted(fence).write());
     }
 }
 

@@ -33,6 +33,7 @@ pub(crate) const ACQUIRE: &str = joined!(
     "lib/grant.lua",
     "lib/holds.lua",
     "lib/hand_over.lua",
+    "lib/wanted.lua",
     "lib/next_holder.lua",
     "acquire_slow.lua"
 );
@@ -47,6 +48,7 @@ pub(crate) const RELEASE: &str = joined!(
     "lib/grant.lua",
     "lib/holds.lua",
     "lib/hand_over.lua",
+    "lib/wanted.lua",
     "lib/next_holder.lua",
     "release_slow.lua",
     "lib/pass_on.lua"

@@ -84,12 +84,12 @@ mod tests {
             .iter()
             .map(|script| format!("{} {}", script.name, fred::util::sha1_hash(script.text())));
         let sent = [
-            "acquire fc0b755976b99ed1a330cda4db2071a8e2e9a699",
-            "release 04207a42b4d77b18faca03f8f7e37e2c4c767368",
-            "withdraw ab37fe4e542c0794d910c918375b232ede5f870d",
-            "renew 7ef3d50826f1854e25403517e5e18a1799e89c99",
-            "look b1a6b315c9cd3012be06a33ab777c43c304295d3",
-            "inspect 61491709ed65aaa3467e5da87b4ad8e7823e590b",
+            "acquire 6a87a7eebacb57e87ade8fb2ab3469e19b69ef3f",
+            "release d0d86590a544b490bed47f90c8a6933b778e72ce",
+            "withdraw 753c4a678e3546f873ada75130f0c59c76581f9c",
+            "renew a452ce2f0702e50c8473858f9b52e1344fb8b4ed",
+            "look d5894c4efbe8b65ca9f5f86a849a9ea60dbe3e95",
+            "inspect ae73d0cc59924469d4a600e88ea227f1ddea90d1",
             "label a1664e02c305a15b97dcd805a2a354eaf826874c",
             "spin_acquire 61ca29d8da5a72a85f40f5c865e3ced83ad844d1",
             "spin_release 7d418e2d9ddb0c12ea23c4cbe92e5e542beaed05",

@@ -23,7 +23,7 @@ use crate::protocol::rules::lock::Holder;
 use crate::protocol::rules::{Now, Queue, RETENTION_MS};
 use crate::protocol::script::{Declared, PubSubMode, ReplyError};
 use crate::protocol::{
-    Acquire, Inspect, Look, Release, ReleaseWhat, Renew, SpinAcquire, SpinRelease, Withdraw,
+    Acquire, Inspect, Look, Push, Release, ReleaseWhat, Renew, SpinAcquire, SpinRelease, Withdraw,
 };
 use crate::time::server_time::{ServerTime, Ticket};
 use crate::types::fence::Fence;
@@ -98,7 +98,10 @@ impl World<'_> {
             let owner = owned().contains(&n).then(|| &owners[n % 2]);
             let grant = Duration::from_millis([100, 1_000, 5_000][n % 4 % 3]);
             let client = &clients[n % CLIENTS];
-            RequestId::new(client, grant, n as u64, owner)
+            match owner {
+                None if n >= 10 => RequestId::retaining(client, grant, n as u64),
+                owner => RequestId::new(client, grant, n as u64, owner),
+            }
         });
         World {
             rules: Rules::new(setting.bound),
@@ -404,6 +407,10 @@ impl World<'_> {
         let pushes = std::mem::take(&mut self.pub_sub.messages);
         if !pushes.is_empty() {
             self.setting.reached.insert("a push");
+        }
+        let is_wanted = |(_, push): &(String, String)| matches!(Push::parse(push), Some(Push::Wanted(_)));
+        if pushes.iter().any(is_wanted) {
+            self.setting.reached.insert("a lock is wanted");
         }
         if data[0].contains("absent=") {
             self.setting.reached.insert("a client is absent");

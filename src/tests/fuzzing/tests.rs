@@ -85,7 +85,7 @@ fn seeds_of_script_replies_are_understood() {
     }
     assert_eq!(
         seeds("push").iter().filter_map(|push| Push::parse(push)).count(),
-        4
+        5
     );
     assert_eq!(
         seeds("request")

@@ -140,7 +140,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a waitlist whose schedule is never empty subscribes too", DRIVER,
         "if let Some(answer) = subscription.answer().now_or_never() {", "if let Some(answer) = None::<Result<(), Failure>> {", &[WAITLIST_TESTS]),
     edit("a subscription that failed is tried again after its own pause", DRIVER,
-        "Subscription::Due(at) if !waitlist.is_empty() => until.min(*at),",
+        "Subscription::Due(at) if is_wanted => until.min(*at),",
         "Subscription::Due(at) if false => until.min(*at),", &[WAITLIST_TESTS]),
     edit("a call of the driver that failed is repeated", DRIVER,
         "matches!(answer, Err(_) | Ok(Progress::Again))",

@@ -6,6 +6,8 @@ const HOLD: &str = "src/engine/hold.rs";
 const LOCAL_QUEUE: &str = "src/caller/local_queue.rs";
 const LOCK: &str = "src/api/lock.rs";
 const MEMORY_LOCK: &str = "src/protocol/rules/lock.rs";
+const HEARD: &str = "src/engine/heard.rs";
+const RETENTION: &str = "src/caller/local_queue/retention.rs";
 const SHARED: &str = "src/engine/shared.rs";
 const TENURE: &str = "src/caller/local_queue/tenure.rs";
 const TURN: &str = "src/caller/local_queue/turn.rs";
@@ -16,10 +18,32 @@ const OF_A_HOLD: &[&str] = &["--lib hold::tests"];
 
 #[rustfmt::skip]
 pub(super) const EDITS: &[Edit] = &[
-    edit("a tenure has no more turns than the lock says", TURNS, "next > self.last || ", "", LOCAL),
+    edit("a tenure has no more turns than the lock says", TURNS, "if is_last || now >= self.until {", "if now >= self.until {", LOCAL),
     edit("no turn has a fence that follows a loss of the lock", HOLD, "let may_reach_it = fence.get() < after_a_loss + 1000;", "let may_reach_it = false;", OF_A_HOLD),
     edit("a hold has all its turns though the server's clock was set back", HOLD, "let may_reach_it = fence.get() < after_a_loss + 1000;", "let may_reach_it = true;", OF_A_HOLD),
-    edit("no turn begins long after the grant", TURNS, " || now >= self.until", "", LOCAL),
+    edit("no turn begins long after the grant", TURNS, "is_last || now >= self.until", "is_last", LOCAL),
+    edit("a tenure is retained only while it has turns", TURNS, "let has_turns = self.fence.load(Ordering::Acquire) < self.last_reserved.get();", "let has_turns = true;", LOCAL)
+        .equal("no turn begins beyond what is reserved, since the hold of a retained tenure is given back then"),
+    edit("a retention ends with its time", RETENTION, " && now < self.until", "", LOCAL)
+        .equal("the task that ends it wakes at that time"),
+    edit("a retention that was ended begins no turn", RETENTION, "!self.is_over.load(Ordering::Acquire) && ", "", LOCAL)
+        .equal("the own request in the queue is told of too"),
+    edit("no turn begins once the lock is wanted", RETENTION, " && self.is_quiet()\n", "\n", LOCAL)
+        .equal("the task that ends the retention runs before the next turn there"),
+    edit("a tenure is given back as soon as it is wanted", RETENTION, "            _ = heard.wait_for(|heard| !is_quiet(heard)) => {}\n", "            _ = std::future::pending::<()>() => { drop((&mut heard, &is_quiet)); }\n", LOCAL),
+    edit("a tenure is given back when its time is over", RETENTION, "            () = clock.sleep_until(self.until) => {}\n", "", LOCAL),
+    edit("the task that ends a retention ends with the tenure", RETENTION, "            _ = kept => {}\n", "            _ = kept, if false => {}\n", LOCAL)
+        .equal("it ends with the time of the retention"),
+    edit("a tenure is retained only if its client listens", HEARD, "self.subscription == Some(subscription) && ", "", &["--lib local_queue", "--test servers retention::"]),
+    edit("a later hold that is wanted ends an earlier one", HEARD, "wanted < fence", "wanted != fence", LOCAL)
+        .equal("two tenures of a client follow one another"),
+    edit("only a grant that found the queue empty is retained", LOCAL_QUEUE, "ear.filter(|_| held.is_alone())", "ear", LOCAL),
+    edit("a tenure that somebody waits for here is not retained", LOCAL_QUEUE, "self.tenure.retain_ms.and_then(|_| state.end_retention())", "None::<(Held, Arc<Turns>)>", LOCAL)
+        .equal("the own request in the queue is told of too"),
+    edit("a closed client retains nothing", "src/api/manager.rs", "        self.queues.give_back();\n", "", LOCAL),
+    edit("a lock that is retained is held by no guard", HOLD, "locked(&self.state).is_idle = true;", "", LOCAL),
+    edit("a retained lock is not renewed, since that is never due", "src/engine/options.rs", "check_span(\"retain\", retain, MIN_RETAIN, lease / 3)", "check_span(\"retain\", retain, MIN_RETAIN, lease)", &["--test promises settings::"]),
+    edit("a lock that cannot be retained is refused", "src/engine/options.rs", "if self.retain.is_some() && !can_be_retained {", "if false {", &["--test promises settings::"]),
     edit("a hold that is over has no further turn", HOLD, "state.over.is_none() && ", "", OF_A_HOLD),
     edit("a hold in doubt has no further turn", HOLD, "!state.in_doubt && ", "", OF_A_HOLD),
     edit("a hold that is nearly over has no further turn", HOLD, " && !self.terms.is_late(left)", "", OF_A_HOLD),

@@ -19,6 +19,7 @@ const SPIN_RELEASE: &str = "lua/spin_release.lua";
 const PUSH: &str = "lua/lib/hand_over.lua";
 const SUMMARY: &str = "lua/lib/summary.lua";
 const TTL: &str = "lua/lib/ttl.lua";
+const WANTED: &str = "lua/lib/wanted.lua";
 const WITHDRAW: &str = "lua/withdraw.lua";
 
 /// Random calls and edge cases, compared with the rules in plain Rust.
@@ -151,7 +152,7 @@ pub(super) const EDITS: &[Edit] = &[
         "local holder_until = deadline", MODEL),
 
     edit("a push begins with the version that clients know", PUSH,
-        "PUSH_VERSION, KEPT_PUSH = '1', '2'", "PUSH_VERSION, KEPT_PUSH = '3', '2'", MODEL),
+        "PUSH_VERSION, KEPT_PUSH, WANTED_PUSH = '1', '2', '3'", "PUSH_VERSION, KEPT_PUSH, WANTED_PUSH = '4', '2', '3'", MODEL),
     edit("a script removes no more requests than the bound", HAND_OVER,
         "for _ = 1, BOUND do", "for _ = 1, BOUND + 1 do", MODEL),
     edit("a caller at the head of the queue becomes the holder without a push", HAND_OVER,
@@ -318,7 +319,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("the fast path looks on the shard channel", RELEASE_NEXT, "sharded and 'SHARDNUMSUB' or 'NUMSUB'", "'NUMSUB'", MODEL),
     edit("the fast path publishes on the shard channel", RELEASE_NEXT, "sharded and 'SPUBLISH' or 'PUBLISH'", "'PUBLISH'", MODEL),
     edit("the fast path follows the last fence of the turns", RELEASE_NEXT, "CLAIM_MS_END), last_fence or fence", "CLAIM_MS_END), fence", MODEL),
-    edit("the fast path never lowers the fence", RELEASE_NEXT, "used >= now_us and string.format('%d', used + 1) or now_us", "now_us", MODEL),
+    edit("the fast path of a hand-over never lowers the fence", RELEASE_NEXT, "used >= now_us and string.format('%d', used + 1) or now_us", "now_us", MODEL),
     edit("the fast path marks a pushed grant as pushed", RELEASE_NEXT, "claim_ms .. ' ' .. YES .. ' ' .. YES", "claim_ms .. ' ' .. NO .. ' ' .. YES", MODEL),
     edit("the fast path sets the waiters flag", RELEASE_NEXT, "claim_ms .. ' ' .. YES .. ' ' .. YES", "claim_ms .. ' ' .. YES .. ' ' .. NO", MODEL),
     edit("a longer claim window extends the TTL of the lock", RELEASE_NEXT,
@@ -328,9 +329,18 @@ pub(super) const EDITS: &[Edit] = &[
     edit("the fast path clamps no hold too far ahead", ACQUIRE,
         "deadline - now <= string.sub(summary, LEASE, LEASE_END) + 0 and holder ~= request", "holder ~= request", MODEL),
     edit("the fast path queues no holder", ACQUIRE, " and holder ~= request\n", "\n", MODEL),
-    edit("the fast path queues no second hold of an owner", ACQUIRE, " and string.sub(request, LAST) == ':' then", " then", MODEL),
+    edit("the fast path queues no second hold of an owner", ACQUIRE, " and string.sub(request, LAST) == ':'\n", "\n", MODEL),
     edit("the fast path does nothing late", ACQUIRE, "not ticket_us and now <= not_after", "not ticket_us", MODEL),
     edit("the fast path changes no ticket", ACQUIRE, "queue_key and not ticket_us", "queue_key", MODEL),
+    edit("the fast path overlooks no lock that is retained", ACQUIRE, "\n  and string.sub(summary, MARK, MARK) ~= RETAINED then", " then", MODEL),
+    edit("the first request in the queue has a retained lock given back", ACQUIRE_SLOW, "if queued == 1 and enqueued == YES and deadline ~= FREE then", "if false then", MODEL),
+    edit("only the first request in the queue is told of", ACQUIRE_SLOW, "if queued == 1 and enqueued == YES", "if enqueued == YES", MODEL),
+    edit("a request that was queued before is told of once", ACQUIRE_SLOW, "queued == 1 and enqueued == YES and deadline", "queued == 1 and deadline", MODEL),
+    edit("a try has a retained lock given back", ACQUIRE_SLOW, "if mode == 'try' then\n  tell_wanted(summary, channel_prefix)\nelse", "if mode ~= 'try' then", MODEL),
+    edit("a forced release is told to the client that retains the lock", RELEASE_SLOW, "    tell_wanted(summary, channel_prefix)\n", "", MODEL),
+    edit("a server that takes no writes tells of no forced release", RELEASE_SLOW, "    head = queue_key and (redis.call('ZPOPMIN', queue_key)[1] or false)\n", "", MODEL),
+    edit("only a lock that may be retained is told to be wanted", WANTED, "if string.sub(summary, MARK, MARK) == RETAINED then", "if true then", MODEL),
+    edit("that a lock is wanted is told with its fence", WANTED, "WANTED_PUSH .. ' ' .. string.sub(summary, FENCE, FENCE_END)", "WANTED_PUSH .. ' ' .. string.sub(summary, UNTIL, UNTIL_END)", MODEL),
     edit("the fast path queues nobody behind several holds", ACQUIRE, "string.sub(summary, HAS_WAITERS, HOLDS) == YES .. ' ' .. ONE",
         "string.sub(summary, HAS_WAITERS, HAS_WAITERS) == YES", MODEL),
     edit("the fast path queues no request twice", ACQUIRE, "'NX', now_us, request) == 1 then", "'NX', now_us, request) then", MODEL),

@@ -35,7 +35,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a grant that a later call found was not free at once", HOLD,
         "if was_queued && self.how == How::Free {", "if false {", STATS),
     edit("a turn ends what its guard holds", LOCAL_QUEUE,
-        "holding.over(self.place().counters(), now).end = end;", "drop(holding);\n                let _ = end;", BOTH).within("pass_on"),
+        "holding.over(self.place().counters(), now).end = end;", "drop(holding);\n            let _ = (now, end);", BOTH).within("end_guard"),
     edit("a lost majority ends what its guard holds", VOTES,
         "holding.ended(&self.quorum.counters, GuardEnd::Lost(reason));", "drop(holding);", BOTH).within("end_if_over"),
     edit("a request misses a turn only if it had been queued", "src/engine/waitlist.rs",

@@ -36,7 +36,8 @@ fn main() -> ExitCode {
     println!("ONE SERVER");
     let of_locks = [&single::configuration::SMALL[..], &single::configuration::LARGE].concat();
     let of_permits = [&single::permits::SMALL[..], &single::permits::LARGE].concat();
-    failures += report::explore(&[of_locks, of_permits].concat(), steps, after(45));
+    let of_retained = [&single::retained::SMALL[..], &single::retained::LARGE].concat();
+    failures += report::explore(&[of_locks, of_retained, of_permits].concat(), steps, after(45));
     let examples = single::counterexamples::COUNTEREXAMPLES.iter().map(|example| {
         let rules: Vec<_> = example.without.iter().map(ToString::to_string).collect();
         let configuration = example.configuration.without_all(example.without);

@@ -4,8 +4,9 @@
 //! The model covers queueing, hand-over with removal and return, notes of clients that are absent,
 //! subscriptions, claim windows, leases that expire, late grants, cancellation, calls that run after their
 //! caller's bound, lost messages and connections, calls of closed connections that run later, slow clients
-//! and dead ones, and locks that are taken away by force. It leaves out re-entrance, tries, servers that lose
-//! data other than timers and notes, and permits that are given back in part.
+//! and dead ones, locks that are taken away by force, and holds that clients keep between turns. It leaves
+//! out re-entrance, tries, servers that lose data other than timers and notes, and permits that are given
+//! back in part.
 
 pub mod client;
 pub mod configuration;
@@ -14,6 +15,7 @@ pub mod network;
 pub mod permits;
 pub mod properties;
 pub mod protocol;
+pub mod retained;
 pub mod rules;
 pub mod server;
 pub mod state;

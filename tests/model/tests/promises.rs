@@ -13,6 +13,11 @@ fn every_promise_holds_whatever_single_thing_goes_wrong() {
 }
 
 #[test]
+fn every_promise_holds_where_clients_keep_their_holds_between_turns() {
+    all_promises_hold(&single::retained::SMALL);
+}
+
+#[test]
 fn every_promise_of_permits_holds_whatever_single_thing_goes_wrong() {
     all_promises_hold(&single::permits::SMALL);
 }

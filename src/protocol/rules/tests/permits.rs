@@ -90,7 +90,7 @@ impl World {
         pushes
             .map(|push| match push {
                 Push::Granted(grants) => grants.into_iter().map(|grant| grant.request).collect(),
-                Push::Kept => Vec::new(),
+                Push::Kept | Push::Wanted(_) => Vec::new(),
             })
             .collect()
     }

@@ -100,7 +100,7 @@ fn client_listening_at_a_replica_is_passed_over_without_a_push() {
         .iter()
         .map(|push| match push {
             Push::Granted(grants) => grants[0].request.clone(),
-            Push::Kept => panic!("nothing was kept"),
+            other => panic!("{other:?}"),
         })
         .collect();
     assert_eq!(told, [request(3)]);

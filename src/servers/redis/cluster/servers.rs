@@ -231,13 +231,19 @@ impl Listener for Cluster {
         }
     }
 
-    fn lost(&self, _: ServerId) {
+    fn lost(&self, server: ServerId) {
         self.stale.notify_one();
+        if let Some(listener) = self.listener.upgrade() {
+            listener.lost(server);
+        }
     }
 
     fn left(&self, server: ServerId, channel: &str) {
         self.table().left(server, channel);
         self.refused(slot_of(channel));
+        if let Some(listener) = self.listener.upgrade() {
+            listener.left(server, channel);
+        }
     }
 
     fn replaced(&self, server: ServerId) {

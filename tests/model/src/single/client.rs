@@ -4,8 +4,12 @@
 use crate::single::protocol::Protocol;
 use crate::single::rules::Rule;
 use crate::single::state::{
-    Acquire, Answer, Call, Client, ClientId, Grant, Reply, Request, RequestId, Stage, State, Turn,
+    Acquire, Answer, Call, Client, ClientId, Fence, Grant, Message, Reply, Request, RequestId, Stage, State,
+    Turn,
 };
+
+/// A fence that stands for that of the next grant.
+const ANY_NEXT: Fence = Fence::MAX;
 
 impl Protocol {
     /// The waiting requests of a client, in the order of their ids.
@@ -34,6 +38,7 @@ impl Protocol {
             is_poll,
             ticket: ticket.filter(|_| self.has(Rule::TicketOnReturn)),
             again: is_poll || ticket.is_some(),
+            listens: self.retains() && state.clients[self.client_of(request)].subscribed,
             returns: state.requests[request].missed_turn && ticket.is_some(),
         }
     }
@@ -94,8 +99,14 @@ impl Protocol {
     pub fn on_reply(&self, state: &mut State, client: ClientId, reply: Reply) {
         let Reply { call, answer } = reply;
         match answer {
-            Answer::Granted { grant, was_queued } => {
-                self.deliver(state, client, grant);
+            Answer::Granted {
+                grant,
+                was_queued,
+                alone,
+            } => {
+                let may_retain = (alone || !self.has(Rule::RetainAlone))
+                    && (call.listens || !self.has(Rule::RetainSubscribed));
+                self.deliver(state, client, grant, may_retain);
                 let lost_its_place = call.again && !grant.pushed && !was_queued;
                 if lost_its_place && self.has(Rule::ReturnTogether) {
                     self.ask_all(state, client);
@@ -117,14 +128,77 @@ impl Protocol {
                     request.arrived = request.arrived.or(Some(ticket));
                 }
                 if let Some(grant) = own_grant {
-                    self.deliver(state, client, grant);
+                    self.deliver(state, client, grant, !self.has(Rule::RetainAlone));
                 }
             }
         }
     }
 
+    pub fn on_message(&self, state: &mut State, client: ClientId, message: Message) {
+        match message {
+            Message::Grants(grants) => {
+                for grant in grants {
+                    self.deliver(state, client, grant, !self.has(Rule::RetainAlone));
+                }
+            }
+            Message::Wanted(fence) => self.on_wanted(state, client, fence),
+        }
+    }
+
+    /// The server has told the client that others wait for its hold with this fence, or that it was taken
+    /// away by force.
+    fn on_wanted(&self, state: &mut State, client: ClientId, fence: Fence) {
+        let mut held = self
+            .ids_of(client)
+            .filter_map(|request| state.requests[request].stage.held());
+        let wanted = if self.has(Rule::WantedNamesFence) {
+            let is_held = held.any(|turn| turn.first == fence);
+            Some(fence).filter(|_| is_held || self.has(Rule::RememberWanted))
+        } else {
+            // Without a name, it must be a present hold or, if there is none, the next one.
+            held.map(|turn| turn.first).max().or(Some(ANY_NEXT))
+        };
+        self.begin_no_turn_up_to(state, client, wanted.unwrap_or(0));
+    }
+
+    /// The hold with this fence begins no further turn, nor do earlier holds, which are over on the server.
+    fn begin_no_turn_up_to(&self, state: &mut State, client: ClientId, fence: Fence) {
+        let wanted = &mut state.clients[client].wanted;
+        *wanted = fence.max(*wanted);
+        let up_to = *wanted;
+        self.give_back_idle(state, client, up_to);
+    }
+
+    fn give_back_idle(&self, state: &mut State, client: ClientId, up_to: Fence) {
+        for request in self.ids_of(client) {
+            if matches!(state.requests[request].stage, Stage::Idle(turn) if turn.first <= up_to) {
+                self.release(state, request);
+            }
+        }
+    }
+
+    /// The client may have missed that its holds are wanted.
+    pub fn retain_none(&self, state: &mut State, client: ClientId) {
+        for request in self.ids_of(client) {
+            state.requests[request].retained = false;
+        }
+        self.give_back_idle(state, client, Fence::MAX);
+    }
+
+    /// The hold is as old as a retained one may get.
+    pub fn retention_ends(&self, state: &mut State, request: RequestId) {
+        let client = self.client_of(request);
+        match state.requests[request].stage {
+            Stage::Idle(_) => self.release(state, request),
+            Stage::Holding(turn) if self.has(Rule::TenureEnds) => {
+                self.begin_no_turn_up_to(state, client, turn.first);
+            }
+            _ => state.requests[request].outlived = true,
+        }
+    }
+
     /// Handles a grant, which counts for a request that still waits.
-    pub fn deliver(&self, state: &mut State, client: ClientId, grant: Grant) {
+    fn deliver(&self, state: &mut State, client: ClientId, grant: Grant, may_retain: bool) {
         let Grant {
             request, fence, late, ..
         } = grant;
@@ -133,7 +207,11 @@ impl Protocol {
                 self.withdraw(state, client, grant);
             }
             Stage::Waiting => {
+                state.requests[request].retained = self.retains() && may_retain;
                 self.has_turn(state, request, Turn { first: fence, fence });
+                if state.clients[client].wanted == ANY_NEXT {
+                    state.clients[client].wanted = fence;
+                }
             }
             Stage::Holding(_) if late && !self.has(Rule::IgnoreOlderPush) => {
                 state.clients[client].calls.push(Call::Withdraw(request));
@@ -155,17 +233,30 @@ impl Protocol {
         history.newest_believed = history.newest_believed.max(turn.fence);
     }
 
-    /// Whether the hold has a fence for another turn.
-    pub fn has_turns_left(&self, turn: Turn) -> bool {
-        turn.fence < turn.first + self.more_turns()
+    /// Whether the hold has a fence for another turn, which may begin as far as its client knows.
+    pub fn may_go_on(&self, state: &State, request: RequestId, turn: Turn) -> bool {
+        let is_wanted = state.clients[self.client_of(request)].wanted >= turn.first;
+        turn.fence < turn.first + self.more_turns() && !is_wanted
     }
 
-    /// The holder passes its turn on inside its process. The server hears nothing of it.
-    pub fn pass_turn(&self, state: &mut State, request: RequestId) {
-        if let Stage::Holding(Turn { first, fence }) = state.requests[request].stage {
+    /// A caller of the same process has the next turn. The server hears nothing of it.
+    pub fn next_turn(&self, state: &mut State, request: RequestId) {
+        if let Some(Turn { first, fence }) = state.requests[request].stage.held() {
             let fence = fence + 1;
+            state.history.late_turn |= self.is_too_late_for_a_turn(state, request, first);
             self.has_turn(state, request, Turn { first, fence });
         }
+    }
+
+    /// Whether others wait for a retained hold, or it was taken away by force, and no message about that is
+    /// under way to its client. If that was lost, turns may begin until the hold is as old as it may get.
+    fn is_too_late_for_a_turn(&self, state: &State, id: RequestId, first: Fence) -> bool {
+        let request = &state.requests[id];
+        let is_wanted = request.forced >= first || !state.server.queue.is_empty();
+        let messages = &state.clients[self.client_of(id)].pushes;
+        let will_hear = messages.contains(&Message::Wanted(first));
+        let may_not_know = state.history.lost_wanted == first && !request.outlived;
+        request.retained && is_wanted && !will_hear && !may_not_know
     }
 
     /// The grant came too late: gives up its request for good, and waits on under a new id.
@@ -203,9 +294,26 @@ impl Protocol {
         }
     }
 
+    /// The turn of the holder is over. Its client keeps a retained hold that may have another turn, unless
+    /// one of its own callers is queued.
+    pub fn end_turn(&self, state: &mut State, request: RequestId) {
+        let Stage::Holding(turn) = state.requests[request].stage else {
+            return;
+        };
+        let client = self.client_of(request);
+        if state.requests[request].retained
+            && self.may_go_on(state, request, turn)
+            && self.waiting(state, client).next().is_none()
+        {
+            state.requests[request].stage = Stage::Idle(turn);
+        } else {
+            self.release(state, request);
+        }
+    }
+
     /// The holder stops believing that it holds, and releases.
     pub fn release(&self, state: &mut State, request: RequestId) {
-        if let Stage::Holding(turn) = state.requests[request].stage {
+        if let Some(turn) = state.requests[request].stage.held() {
             state.requests[request].stage = Stage::Releasing;
             state.clients[self.client_of(request)]
                 .calls
@@ -214,7 +322,7 @@ impl Protocol {
     }
 
     pub fn renew(&self, state: &mut State, request: RequestId) {
-        if let Stage::Holding(turn) = state.requests[request].stage {
+        if let Some(turn) = state.requests[request].stage.held() {
             state.clients[self.client_of(request)]
                 .calls
                 .push(Call::Renew(request, turn.first));

@@ -82,12 +82,14 @@ pub struct Configuration {
     pub spares: usize,
     pub budget: Budget,
     pub listening: Listening,
+    /// Clients may keep their holds of a lock between turns.
+    pub retains: bool,
     pub rules: Rules,
 }
 
 impl Configuration {
     /// Two clients, one of them with two callers.
-    const fn of(name: &'static str, budget: Budget) -> Configuration {
+    pub(super) const fn of(name: &'static str, budget: Budget) -> Configuration {
         Configuration {
             name,
             callers: &[2, 1],
@@ -95,6 +97,7 @@ impl Configuration {
             spares: 1,
             budget,
             listening: Listening::Counted,
+            retains: false,
             rules: Rules::ALL,
         }
     }

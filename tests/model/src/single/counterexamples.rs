@@ -4,12 +4,13 @@ use crate::single::configuration::{
     CALM, CANCEL, CRASH, CRASH_OF_TWO, Configuration, DISCONNECT, PROMPT_CALM, PROMPT_DISCONNECT,
     PROMPT_LOST_SUBSCRIPTION, RENEWAL, REPLICA_SUBSCRIPTION, SLOWNESS, TURNS, TWICE_SLOW,
 };
-use crate::single::permits;
 use crate::single::properties::{
-    CAPACITY, CLAIM_WINDOW, LARGER_FENCES, NEWEST_FENCE, NO_GHOST_HOLDER, NO_LOST_WAKE_UP, NO_OVERTAKING,
-    NO_STARVING, NOBODY_FORGOTTEN, NOT_LEFT_FREE, NOT_PASSED_OVER, ONE_CLAIM_WINDOW, ONE_HOLDER,
+    CAPACITY, CLAIM_WINDOW, LARGER_FENCES, NEWEST_FENCE, NO_GHOST_HOLDER, NO_LATE_TURN, NO_LOST_WAKE_UP,
+    NO_OVERTAKING, NO_STARVING, NOBODY_FORGOTTEN, NOT_LEFT_FREE, NOT_PASSED_OVER, ONE_CLAIM_WINDOW,
+    ONE_HOLDER,
 };
 use crate::single::rules::Rule;
+use crate::single::{permits, retained};
 
 /// A protocol without some rules, as few as possible, and the promise that breaks.
 #[derive(Clone, Copy, Debug)]
@@ -40,7 +41,7 @@ const fn example(
 
 const PAIR: &[usize] = &[1, 1];
 
-pub const COUNTEREXAMPLES: [Counterexample; 36] = [
+pub const COUNTEREXAMPLES: [Counterexample; 43] = [
     example(
         &[Rule::NewIdAfterWithdrawal],
         TWICE_SLOW.with_callers(PAIR),
@@ -121,6 +122,33 @@ pub const COUNTEREXAMPLES: [Counterexample; 36] = [
     example(&[Rule::OneFenceEach], permits::CALM, LARGER_FENCES),
     example(&[Rule::TimersAreEarly], permits::TIMERS, CAPACITY),
     example(&[Rule::RebuildTimers], permits::TIMERS, NO_LOST_WAKE_UP),
+    example(
+        &[Rule::IdleEnds],
+        retained::LOST_PUSH.with_callers(PAIR),
+        NO_LOST_WAKE_UP,
+    ),
+    example(
+        &[Rule::TenureEnds],
+        retained::LOST_PUSH.with_callers(PAIR),
+        NO_LATE_TURN,
+    ),
+    example(
+        &[Rule::RememberWanted],
+        retained::CALM.with_callers(PAIR),
+        NO_LATE_TURN,
+    ),
+    example(&[Rule::WantedNamesFence], retained::FORCED, NO_LATE_TURN),
+    example(&[Rule::RetainAlone], retained::CALM, NO_LATE_TURN),
+    example(
+        &[Rule::RetainSubscribed],
+        retained::CALM.with_callers(PAIR),
+        NO_LATE_TURN,
+    ),
+    example(
+        &[Rule::ForcedTellsHolder],
+        retained::FORCED.with_callers(PAIR),
+        NO_LATE_TURN,
+    ),
 ];
 
 pub const UNBROKEN: [Unbroken; 3] = [

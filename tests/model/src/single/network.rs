@@ -140,8 +140,18 @@ impl Protocol {
 
     /// The subscriber connection is lost. The server may take a while to notice.
     pub fn lose_subscription(&self, state: &mut State, client: ClientId) {
-        state.clients[client].subscribed = false;
-        state.clients[client].pushes.clear();
+        let this = &mut state.clients[client];
+        this.subscribed = false;
+        this.pushes.clear();
+        let replied = this.replies.iter_mut().map(|reply| &mut reply.call);
+        let asked = this.calls.iter_mut().filter_map(|call| match call {
+            Call::Acquire(acquire) => Some(acquire),
+            _ => None,
+        });
+        replied.chain(asked).for_each(|acquire| acquire.listens = false);
+        if self.has(Rule::RetainSubscribed) {
+            self.retain_none(state, client);
+        }
     }
 
     /// The deadline of a hold passes on the server. Its holder has stopped believing before that, because

@@ -16,6 +16,7 @@ impl Configuration {
             spares: 1,
             budget,
             listening: Listening::Counted,
+            retains: false,
             // A reply to a request for permits tells of no other grant.
             rules: Rules::ALL.without(Rule::TellOwnGrant),
         }

@@ -25,6 +25,7 @@ pub const NOT_LEFT_FREE: &str =
     "no script leaves free what the first reachable request in the queue waits for";
 pub const CLAIM_WINDOW: &str = "an unread push delays nobody for a whole lease";
 pub const NOT_PASSED_OVER: &str = "nobody is passed over who listens, and has asked since a grant ran out";
+pub const NO_LATE_TURN: &str = "no turn begins on a hold that its client must know to be wanted";
 pub const ONE_CLAIM_WINDOW: &str = "a client that left a grant unclaimed gets no other before it asks again";
 
 /// What must hold of permits too, beside that of a lock.
@@ -61,6 +62,7 @@ pub fn all() -> Vec<Property<Protocol>> {
         Property::always(ONE_CLAIM_WINDOW, |_, state: &State| {
             !state.history.granted_to_silent
         }),
+        Property::always(NO_LATE_TURN, |_, state: &State| !state.history.late_turn),
         Property::always(NO_LOST_WAKE_UP, |model: &Protocol, state: &State| {
             !somebody_waits(state) || !is_quiet(model, state) || somebody_expires(model, state)
         }),
@@ -70,7 +72,7 @@ pub fn all() -> Vec<Property<Protocol>> {
             let ghost = state
                 .server
                 .held()
-                .any(|hold| alive(hold.request) && !state.requests[hold.request].stage.believes());
+                .any(|hold| alive(hold.request) && !state.requests[hold.request].stage.is_held());
             !ghost || !is_quiet(model, state)
         }),
         Property::always(NO_GHOST_ENTRY, |model: &Protocol, state: &State| {
@@ -84,7 +86,7 @@ pub fn all() -> Vec<Property<Protocol>> {
             let is_unread = state
                 .server
                 .held()
-                .any(|hold| hold.pushed && !state.requests[hold.request].stage.believes());
+                .any(|hold| hold.pushed && !state.requests[hold.request].stage.is_held());
             !is_unread || !somebody_waits(state) || !is_quiet(model, state)
         }),
     ]

@@ -7,7 +7,9 @@ use stateright::{Model, Property};
 use crate::single::configuration::{Configuration, Listening};
 use crate::single::properties;
 use crate::single::rules::Rule;
-use crate::single::state::{Client, ClientId, Hold, Request, RequestId, Server, Stage, State, Ticket, Timer};
+use crate::single::state::{
+    Client, ClientId, Hold, Message, Request, RequestId, Server, Stage, State, Ticket, Timer,
+};
 
 /// A configuration of the protocol that can be explored.
 #[derive(Clone, Debug)]
@@ -25,7 +27,8 @@ pub enum Action {
     UserAcquires(RequestId),
     UserCancels(RequestId),
     UserReleases(RequestId),
-    UserPassesTurn(RequestId),
+    /// Another user of the same process has the next turn of a hold, after the former one or once it is idle.
+    UserTakesTurn(RequestId),
     ClientReadsReply(ClientId),
     ClientReadsPush(ClientId),
     ClientSubscribes(ClientId),
@@ -33,6 +36,8 @@ pub enum Action {
     ClientPollsByTimer(ClientId),
     ClientPollsWithoutReason(ClientId),
     ClientRenews(RequestId),
+    /// The hold is as old as a retained one may get.
+    ClientEndsRetention(RequestId),
     ClientLosesLease(RequestId),
     ClientSendsLastWithdrawal(RequestId),
     ClientReadsLate(ClientId),
@@ -85,7 +90,12 @@ impl Protocol {
         self.configuration.budget.turns
     }
 
-    fn ids_of(&self, client: ClientId) -> impl Iterator<Item = RequestId> {
+    /// Whether clients may keep their holds between turns.
+    pub fn retains(&self) -> bool {
+        self.configuration.retains
+    }
+
+    pub fn ids_of(&self, client: ClientId) -> impl Iterator<Item = RequestId> + use<'_> {
         (0..self.clients.len()).filter(move |&request| self.clients[request] == client)
     }
 
@@ -155,7 +165,7 @@ impl Protocol {
                 .waiting(state, client)
                 .any(|request| state.requests[request].ticket.is_some());
             let is_deaf = client == 0 && self.configuration.listening == Listening::FirstIsDeaf;
-            if driven && !this.subscribed && !is_deaf {
+            if (driven || self.retains()) && !this.subscribed && !is_deaf {
                 actions.push(Action::ClientSubscribes(client));
             }
             let idle = this.calls.is_empty() && this.replies.is_empty();
@@ -165,6 +175,9 @@ impl Protocol {
             for request in self.ids_of(client) {
                 match state.requests[request].stage {
                     Stage::Holding(_) => actions.push(Action::UserReleases(request)),
+                    Stage::Idle(_) if self.has(Rule::IdleEnds) => {
+                        actions.push(Action::ClientEndsRetention(request))
+                    }
                     _ if self.last_withdrawal_is_due(state, request) => {
                         actions.push(Action::ClientSendsLastWithdrawal(request))
                     }
@@ -187,7 +200,7 @@ impl Protocol {
     /// The lease of this holder ends and is not renewed, and nothing is under way that could change that.
     pub fn expires_unprovoked(&self, state: &State, holder: RequestId) -> bool {
         let client = &state.clients[self.client_of(holder)];
-        !state.requests[holder].stage.believes()
+        !state.requests[holder].stage.is_held()
             && (client.crashed || client.is_idle() && !self.last_withdrawal_is_due(state, holder))
     }
 
@@ -205,9 +218,16 @@ impl Protocol {
             for request in self.ids_of(client) {
                 match state.requests[request].stage {
                     Stage::Waiting if budget.cancels > 0 => actions.push(Action::UserCancels(request)),
-                    Stage::Holding(turn) => {
-                        if budget.turns > 0 && self.has_turns_left(turn) {
-                            actions.push(Action::UserPassesTurn(request));
+                    Stage::Holding(turn) | Stage::Idle(turn) => {
+                        let may_go_on = self.may_go_on(state, request, turn);
+                        if budget.turns > 0 && may_go_on {
+                            actions.push(Action::UserTakesTurn(request));
+                        }
+                        let this = &state.requests[request];
+                        // Its age matters only if its client has missed that it is wanted.
+                        let is_missed = this.retained && state.history.lost_wanted == turn.first;
+                        if this.stage.believes() && may_go_on && is_missed && !this.outlived {
+                            actions.push(Action::ClientEndsRetention(request));
                         }
                         if budget.slowness > 0 {
                             actions.push(Action::ClientLosesLease(request));
@@ -271,7 +291,7 @@ impl Protocol {
             .held()
             .filter(|hold| !self.claim_window_ends(state, hold))
         {
-            let believed = state.requests[hold.request].stage.believes();
+            let believed = state.requests[hold.request].stage.is_held();
             if !believed && (budget.slowness > 0 || self.expires_unprovoked(state, hold.request)) {
                 actions.push(Action::DeadlinePasses(hold.request));
             }
@@ -327,19 +347,19 @@ impl Model for Protocol {
                 state.budget.cancels -= 1;
                 self.cancel(state, request);
             }
-            Action::UserReleases(request) => self.release(state, request),
-            Action::UserPassesTurn(request) => {
+            Action::UserReleases(request) => self.end_turn(state, request),
+            Action::UserTakesTurn(request) => {
                 state.budget.turns -= 1;
-                self.pass_turn(state, request);
+                self.next_turn(state, request);
             }
+            Action::ClientEndsRetention(request) => self.retention_ends(state, request),
             Action::ClientReadsReply(client) => {
                 let reply = state.clients[client].replies.remove(0);
                 self.on_reply(state, client, reply);
             }
             Action::ClientReadsPush(client) => {
-                for grant in state.clients[client].pushes.remove(0) {
-                    self.deliver(state, client, grant);
-                }
+                let message = state.clients[client].pushes.remove(0);
+                self.on_message(state, client, message);
             }
             Action::ClientSubscribes(client) => self.subscribed(state, client),
             Action::ClientPollsByTimer(client) => self.poll(state, client),
@@ -414,7 +434,9 @@ impl Model for Protocol {
             }
             Action::PushIsLost(client) => {
                 state.budget.lost_pushes -= 1;
-                state.clients[client].pushes.remove(0);
+                if let Message::Wanted(fence) = state.clients[client].pushes.remove(0) {
+                    state.history.lost_wanted = fence;
+                }
             }
             Action::OperatorForcesRelease => {
                 state.budget.forced_releases -= 1;

@@ -41,10 +41,17 @@ pub enum Rule {
     KeepEarlierTicket,
     NoteUnclaimed,
     CallRemovesNote,
+    IdleEnds,
+    TenureEnds,
+    RememberWanted,
+    WantedNamesFence,
+    RetainAlone,
+    RetainSubscribed,
+    ForcedTellsHolder,
 }
 
 impl Rule {
-    pub const ALL: [Rule; 37] = [
+    pub const ALL: [Rule; 44] = [
         Rule::ReleaseNamesFence,
         Rule::NewIdAfterWithdrawal,
         Rule::WithdrawAfterSuccess,
@@ -82,6 +89,13 @@ impl Rule {
         Rule::KeepEarlierTicket,
         Rule::NoteUnclaimed,
         Rule::CallRemovesNote,
+        Rule::IdleEnds,
+        Rule::TenureEnds,
+        Rule::RememberWanted,
+        Rule::WantedNamesFence,
+        Rule::RetainAlone,
+        Rule::RetainSubscribed,
+        Rule::ForcedTellsHolder,
     ];
 }
 
@@ -131,6 +145,13 @@ impl fmt::Display for Rule {
             Rule::NoteUnclaimed => "a client whose grant runs out unclaimed is noted absent",
             Rule::CallRemovesNote => "a call that queues removes the note that its client is absent",
             Rule::KeepEarlierTicket => "a client keeps the earlier of two tickets that it is told",
+            Rule::IdleEnds => "a retained hold that is idle and old enough is given back",
+            Rule::TenureEnds => "a retained hold that is old enough begins no further turn",
+            Rule::RememberWanted => "a client remembers that a hold is wanted whose grant is unread",
+            Rule::WantedNamesFence => "the message that a hold is wanted names its fence",
+            Rule::RetainAlone => "a hold is retained only if its grant told that nobody is queued",
+            Rule::RetainSubscribed => "a hold is retained while its client is subscribed since it asked",
+            Rule::ForcedTellsHolder => "a forced release tells the client of the holder",
         })
     }
 }

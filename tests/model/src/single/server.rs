@@ -4,8 +4,8 @@
 use crate::single::protocol::Protocol;
 use crate::single::rules::Rule;
 use crate::single::state::{
-    Acquire, Answer, Client, ClientId, Fence, Grant, Hold, Permits, RequestId, Server, State, Ticket, Timer,
-    Turn,
+    Acquire, Answer, Client, ClientId, Fence, Grant, Hold, Message, Permits, RequestId, Server, State,
+    Ticket, Timer, Turn,
 };
 
 impl Server {
@@ -58,8 +58,9 @@ impl Protocol {
             let was_queued = false;
             // Other holds may have been over.
             self.hand_over(state, None);
-            return Answer::Granted { grant, was_queued };
+            return self.granted(state, grant, was_queued);
         }
+        let found_nobody = state.server.queue.is_empty();
 
         let mut enqueued = !state.server.is_queued(request);
         let next_ticket = state.server.next_ticket;
@@ -88,8 +89,11 @@ impl Protocol {
                 // No client was told of this ticket.
                 state.server.next_ticket = next_ticket;
             }
-            let was_queued = !enqueued;
-            return Answer::Granted { grant, was_queued };
+            return self.granted(state, grant, !enqueued);
+        }
+        if found_nobody {
+            // Those who come later find this request in the queue, and tell nobody.
+            self.tell_wanted(state);
         }
         let server = &state.server;
         let place = server.queue.iter().find(|&&(_, queued)| queued == request);
@@ -104,9 +108,31 @@ impl Protocol {
         }
     }
 
+    fn granted(&self, state: &State, grant: Grant, was_queued: bool) -> Answer {
+        Answer::Granted {
+            grant,
+            was_queued,
+            alone: self.retains() && state.server.queue.is_empty(),
+        }
+    }
+
+    /// Publishes to the client of the holder that its hold is wanted, whether or not the client is seen to
+    /// listen.
+    fn tell_wanted(&self, state: &mut State) {
+        if let Some(hold) = state.server.holds.first().filter(|_| self.retains()) {
+            let client = &mut state.clients[self.client_of(hold.request)];
+            if client.subscribed {
+                client.pushes.push(Message::Wanted(hold.fence));
+            }
+        }
+    }
+
     /// `lua/release.lua` for an operator, who takes the lock away from its holder.
     pub fn force_release(&self, state: &mut State) {
         self.drop_ended(state, None);
+        if self.has(Rule::ForcedTellsHolder) {
+            self.tell_wanted(state);
+        }
         for hold in std::mem::take(&mut state.server.holds) {
             self.use_up(state, &hold);
             state.server.used -= hold.weight;
@@ -316,9 +342,9 @@ fn tell(state: &mut State, client: ClientId, grant: Grant, told: &mut Vec<Client
     } = &mut state.clients[client];
     match pushes.last_mut().filter(|_| told.contains(&client)) {
         _ if !*subscribed => {}
-        Some(message) => message.push(grant),
-        None => {
-            pushes.push(vec![grant]);
+        Some(Message::Grants(grants)) => grants.push(grant),
+        _ => {
+            pushes.push(Message::Grants(vec![grant]));
             told.push(client);
         }
     }

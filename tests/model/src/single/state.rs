@@ -77,11 +77,13 @@ pub struct Client {
     pub calls: Vec<Call>,
     /// Replies on the live connection, in the order of the calls.
     pub replies: Vec<Reply>,
-    /// Messages on the live subscription, each with all grants of a hand-over to this client.
-    pub pushes: Vec<Vec<Grant>>,
+    /// Messages on the live subscription.
+    pub pushes: Vec<Message>,
     /// Calls on closed connections. They may still run at any time and in any order, and their replies are
     /// lost.
     pub stuck: Vec<Call>,
+    /// Holds up to the one with this fence begin no further turn.
+    pub wanted: Fence,
     /// History: a grant to this client ran out unclaimed, and it has asked for nothing since.
     pub is_silent: bool,
 }
@@ -95,8 +97,12 @@ pub struct Request {
     pub ticket: Option<Ticket>,
     /// One of its calls was never answered and may still run.
     pub unanswered: bool,
+    /// Its client may keep its hold between turns, since it will be told if others want it.
+    pub retained: bool,
     /// History: its holds up to the one with this fence were taken away by force.
     pub forced: Fence,
+    /// History: its hold is older than a retained one may get.
+    pub outlived: bool,
     /// History: the first place of this request, or of the one that it continues, that its client was told.
     pub arrived: Option<Ticket>,
     /// History: how many permits were granted to requests that came later, with a larger capacity.
@@ -146,14 +152,28 @@ pub enum Stage {
     Waiting,
     /// Its user believes that it holds the lock.
     Holding(Turn),
+    /// Nobody uses the lock, but its client keeps the hold for the next caller of its process.
+    Idle(Turn),
     Releasing,
     /// The request has ended, and its id is never used again.
     Over,
 }
 
 impl Stage {
+    /// The fences of a hold that its client has, with a user or without.
+    pub fn held(self) -> Option<Turn> {
+        match self {
+            Stage::Holding(turn) | Stage::Idle(turn) => Some(turn),
+            _ => None,
+        }
+    }
+
     pub fn believes(self) -> bool {
         matches!(self, Stage::Holding(_))
+    }
+
+    pub fn is_held(self) -> bool {
+        self.held().is_some()
     }
 }
 
@@ -175,6 +195,8 @@ pub struct Acquire {
     pub ticket: Option<Ticket>,
     /// The request has been queued before, as far as its client knows.
     pub again: bool,
+    /// It was sent while its client was subscribed, and the subscription has not been lost since.
+    pub listens: bool,
     /// History: with this call the request comes back to its place after a missed turn.
     pub returns: bool,
 }
@@ -186,6 +208,14 @@ pub struct Grant {
     pub pushed: bool,
     /// Its reader can tell that the grant is over, or nearly so.
     pub late: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Message {
+    /// All grants of a hand-over to this client.
+    Grants(Vec<Grant>),
+    /// Others wait for the hold with this fence, or it was taken away by force.
+    Wanted(Fence),
 }
 
 /// The reply to an acquire call. Other calls need no reply here: their effect is known once they have run on
@@ -202,6 +232,8 @@ pub enum Answer {
         grant: Grant,
         /// This call granted the lock, and found the request in the queue.
         was_queued: bool,
+        /// Nobody is queued.
+        alone: bool,
     },
     Queued {
         ticket: Ticket,
@@ -233,6 +265,10 @@ pub struct History {
     pub granted_to_silent: bool,
     /// Permits were not given to a client that listens and is not silent.
     pub passed_over: bool,
+    /// The last hold for which the message was lost that it is wanted.
+    pub lost_wanted: Fence,
+    /// A turn began on a hold that its client must have known to be wanted.
+    pub late_turn: bool,
 }
 
 impl State {
@@ -261,7 +297,11 @@ impl Client {
                 Answer::Granted { grant, .. } => Some(grant),
                 Answer::Queued { own_grant, .. } => own_grant.as_mut(),
             });
-        replied.chain(self.pushes.iter_mut().flatten())
+        let pushed = self.pushes.iter_mut().filter_map(|message| match message {
+            Message::Grants(grants) => Some(grants),
+            Message::Wanted(_) => None,
+        });
+        replied.chain(pushed.flatten())
     }
 }
 
