@@ -204,6 +204,15 @@ impl Sentinels {
         eventually("a failover", LIMIT, async || self.primary().await != former).await;
         self.primary().await
     }
+
+    /// How many failovers a sentinel has seen. On a busy machine, one can follow another.
+    pub fn switches(&self) -> usize {
+        let seen = self
+            .sentinels
+            .iter()
+            .map(|sentinel| sentinel.log().matches("+switch-master").count());
+        seen.max().unwrap_or_default()
+    }
 }
 
 /// A failed test shows what the sentinels did. After a TILT, a sentinel may refuse all replicas,
