@@ -32,7 +32,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 pub(crate) use self::registry::LocalQueues;
-use self::retention::Ear;
+use self::retention::Listening;
 use self::tenure::Asked;
 use self::turn::Turn;
 use self::turns::Turns;
@@ -117,6 +117,12 @@ impl LocalQueues {
         began: LocalTime,
         until: Option<Instant>,
     ) -> Result<Turn> {
+        if tenure.turns == 1 {
+            // Each caller has its own place in the servers' queues.
+            let listening = Listening::of(self.place(), tenure);
+            let held = self.gate().acquire(&tenure.hold, until).await?;
+            return Ok(self.first_turn(tenure, held, listening));
+        }
         let mut waiting = self.enter(tenure);
         if until.is_none() {
             return waiting.told().await;
@@ -139,9 +145,9 @@ impl LocalQueues {
         if let Some(busy) = self.busy(&tenure) {
             return Ok(busy);
         }
-        let ear = Ear::of(self.place(), &tenure);
+        let listening = Listening::of(self.place(), &tenure);
         let tried = self.place().try_acquire(tenure.hold.clone()).await?;
-        Ok(tried.map(|held| self.first_turn(&tenure, held, ear)))
+        Ok(tried.map(|held| self.first_turn(&tenure, held, listening)))
     }
 }
 
@@ -199,30 +205,38 @@ impl LocalQueue {
     }
 
     /// The turns of a tenure that begins now. The replicas that must have its grant have it by now.
-    fn turns_of(self: &Arc<Self>, held: &Held, ear: Option<Ear>) -> Arc<Turns> {
-        let ear = ear.filter(|_| held.is_alone());
+    fn turns_of(self: &Arc<Self>, held: &Held, listening: Option<Listening>) -> Arc<Turns> {
+        let listening = listening.filter(|_| held.is_alone());
         let turns = Turns::begin(held, self.tenure.turns, self.client().now());
-        retention::begin(self, turns, ear)
+        retention::begin(self, turns, listening)
     }
 
-    /// The first turn of a tenure.
-    fn first_turn(self: &Arc<Self>, state: &mut State, held: Held, turns: &Arc<Turns>) -> Turn {
+    /// The first turn of a tenure, and the tenure before, if that was ended on the server while it was idle.
+    fn first_turn(
+        self: &Arc<Self>,
+        state: &mut State,
+        held: Held,
+        turns: &Arc<Turns>,
+    ) -> (Turn, Option<(Held, Arc<Turns>)>) {
+        let ended = self.tenure.retain_ms.and_then(|_| state.end_retention());
         state.present = Some(Arc::clone(turns));
         let (fence, how) = (held.fence(), held.how());
-        Turn::new(held, Arc::clone(turns), fence, how, Arc::clone(self))
+        let turn = Turn::new(held, Arc::clone(turns), fence, how, Arc::clone(self));
+        (turn, ended)
     }
 
     /// Gives a new tenure to the first waiter. If there is none, the tenure is released.
-    fn begin(self: &Arc<Self>, mut held: Held, ear: Option<Ear>) {
-        let turns = self.turns_of(&held, ear);
+    fn begin(self: &Arc<Self>, mut held: Held, listening: Option<Listening>) {
+        let turns = self.turns_of(&held, listening);
         loop {
             let mut state = locked(&self.state);
             let Some((_, waiter)) = state.waiters.pop_first() else {
                 drop(state);
                 return self.end(&turns);
             };
-            let turn = self.first_turn(&mut state, held, &turns);
+            let (turn, ended) = self.first_turn(&mut state, held, &turns);
             drop(state);
+            self.give_back(ended);
             match waiter.send(Ok(turn)) {
                 Ok(()) => return,
                 Err(unread) => match unread.ok().and_then(Turn::into_held) {

@@ -173,7 +173,12 @@ impl LockOptions {
                  lease that is renewed, and not in a quorum",
             ));
         }
-        check_retain(retain, self.lease.unwrap_or(manager.lease))?;
+        let lease = self.lease.unwrap_or(manager.lease);
+        // The manager's is for leases like its own.
+        let retain = match self.retain {
+            Some(retain) => check_retain(retain, lease).map(|()| retain)?,
+            None => retain.min(lease / 3),
+        };
         let ms = u32::try_from(millis(retain)).ok().and_then(NonZeroU32::new);
         Ok(ms.filter(|_| can_be_retained && !self.is_led))
     }

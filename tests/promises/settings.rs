@@ -252,6 +252,19 @@ async fn a_good_name_is_allowed(backend: Backend) {
 }
 
 async fn the_limits_themselves_are_allowed(backend: Backend) {
+    // A lock with a shorter lease is retained for less time, and one that cannot be retained is not.
+    let retains = backend.client_with(|settings| settings.retain(1000 * MS)).await;
+    for renews in [true, false] {
+        drop(
+            retains
+                .lock("b")
+                .lease(200 * MS)
+                .renew(renews)
+                .acquire()
+                .await
+                .unwrap(),
+        );
+    }
     let least = backend
         .client_with(|settings| {
             settings

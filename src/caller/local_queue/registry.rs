@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use dashmap::DashMap;
 
-use super::retention::Ear;
+use super::retention::Listening;
 use super::turn::Turn;
 use super::{LocalQueue, TenureParams, Waiting};
 use crate::caller::gate::Gate;
@@ -76,11 +76,19 @@ impl LocalQueues {
     }
 
     /// The first turn of a tenure that did not come through the queue.
-    pub(super) fn first_turn(self: &Arc<Self>, tenure: &TenureParams, held: Held, ear: Option<Ear>) -> Turn {
-        self.with(tenure, |queue| {
-            let turns = queue.turns_of(&held, ear);
-            queue.first_turn(&mut locked(&queue.state), held, &turns)
-        })
+    pub(super) fn first_turn(
+        self: &Arc<Self>,
+        tenure: &TenureParams,
+        held: Held,
+        listening: Option<Listening>,
+    ) -> Turn {
+        let (turn, ended, queue) = self.with(tenure, |queue| {
+            let turns = queue.turns_of(&held, listening);
+            let (turn, ended) = queue.first_turn(&mut locked(&queue.state), held, &turns);
+            (turn, ended, Arc::clone(queue))
+        });
+        queue.give_back(ended);
+        turn
     }
 
     /// Runs `work` before the queue can be discarded.

@@ -22,19 +22,19 @@ use crate::types::fence::Fence;
 
 /// What a client hears of a lock, from before it asks for a tenure.
 #[derive(Debug)]
-pub(super) struct Ear {
+pub(super) struct Listening {
     heard: watch::Receiver<Heard>,
     subscription: u64,
     retain: Duration,
 }
 
-impl Ear {
+impl Listening {
     /// `None` if the tenure is not to be retained, or the channel is not subscribed to yet.
-    pub(super) fn of(place: &Place, tenure: &TenureParams) -> Option<Ear> {
+    pub(super) fn of(place: &Place, tenure: &TenureParams) -> Option<Listening> {
         let retain = Duration::from_millis(tenure.retain_ms?.get().into());
         let heard = place.hear(&tenure.hold)?;
         let subscription = heard.borrow().subscription?;
-        Some(Ear {
+        Some(Listening {
             heard,
             subscription,
             retain,
@@ -45,13 +45,13 @@ impl Ear {
 /// The retention of one tenure.
 #[derive(Debug)]
 pub(super) struct Retention {
-    ear: Ear,
+    listening: Listening,
     /// The fence of its first turn.
     first: Fence,
     until: LocalTime,
     is_over: AtomicBool,
     /// The task that ends it ends with this.
-    _keeper: oneshot::Sender<Infallible>,
+    _task: oneshot::Sender<Infallible>,
 }
 
 impl Retention {
@@ -60,9 +60,9 @@ impl Retention {
     }
 
     fn is_quiet(&self) -> bool {
-        let Ear {
+        let Listening {
             heard, subscription, ..
-        } = &self.ear;
+        } = &self.listening;
         heard.borrow().is_quiet(*subscription, self.first)
     }
 
@@ -72,49 +72,49 @@ impl Retention {
 }
 
 /// Begins a tenure with these turns, which is retained if the client has heard of the lock from before.
-pub(super) fn begin(queue: &Arc<LocalQueue>, mut turns: Turns, ear: Option<Ear>) -> Arc<Turns> {
-    let Some(ear) = ear else {
+pub(super) fn begin(queue: &Arc<LocalQueue>, mut turns: Turns, listening: Option<Listening>) -> Arc<Turns> {
+    let Some(listening) = listening else {
         return Arc::new(turns);
     };
-    let (keeper, kept) = oneshot::channel();
-    let (heard, subscription, first) = (ear.heard.clone(), ear.subscription, turns.first());
-    let until = queue.client().now().after(ear.retain);
+    let (task, ended) = oneshot::channel();
+    let (heard, subscription, first) = (listening.heard.clone(), listening.subscription, turns.first());
+    let until = queue.client().now().after(listening.retain);
     turns.retain(Retention {
-        ear,
+        listening,
         first,
         until,
         is_over: AtomicBool::new(false),
-        _keeper: keeper,
+        _task: task,
     });
     let turns = Arc::new(turns);
-    let keeper = Keeper {
+    let task = RetentionTask {
         queue: Arc::clone(queue),
         turns: Arc::downgrade(&turns),
         until,
     };
     let is_quiet = move |heard: &Heard| heard.is_quiet(subscription, first);
-    queue.client().spawn(keeper.run(heard, is_quiet, kept));
+    queue.client().spawn(task.run(heard, is_quiet, ended));
     turns
 }
 
 /// Ends a retention. If it is dropped midway, because the runtime ends, the retention ends too.
-struct Keeper {
+struct RetentionTask {
     queue: Arc<LocalQueue>,
     turns: Weak<Turns>,
     until: LocalTime,
 }
 
-impl Keeper {
+impl RetentionTask {
     async fn run(
         self,
         mut heard: watch::Receiver<Heard>,
         is_quiet: impl Fn(&Heard) -> bool + Send,
-        kept: oneshot::Receiver<Infallible>,
+        ended: oneshot::Receiver<Infallible>,
     ) {
         let clock = self.queue.client().clock;
         tokio::select! {
             biased;
-            _ = kept => {}
+            _ = ended => {}
             // Nothing is heard any more once the waitlist is gone.
             _ = heard.wait_for(|heard| !is_quiet(heard)) => {}
             () = clock.sleep_until(self.until) => {}
@@ -122,7 +122,7 @@ impl Keeper {
     }
 }
 
-impl Drop for Keeper {
+impl Drop for RetentionTask {
     fn drop(&mut self) {
         if let Some(turns) = self.turns.upgrade() {
             self.queue.end_retention(&turns);

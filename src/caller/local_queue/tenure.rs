@@ -10,7 +10,7 @@ use futures_util::future::BoxFuture;
 use tokio::sync::oneshot;
 
 use super::LocalQueue;
-use super::retention::Ear;
+use super::retention::Listening;
 use crate::caller::place::held::Held;
 use crate::sync::locked;
 use crate::types::error::{Error, Result};
@@ -115,7 +115,7 @@ impl TenureTask {
     pub(super) async fn run(mut self) {
         let queue = Arc::clone(&self.queue);
         loop {
-            let ear = Ear::of(queue.place(), &queue.tenure);
+            let listening = Listening::of(queue.place(), &queue.tenure);
             let asking = Arc::clone(&queue);
             self.call.begin(Box::pin(async move {
                 asking.all.gate().acquire(&asking.tenure.hold, None).await
@@ -126,7 +126,7 @@ impl TenureTask {
                 held = self.call.answer() => held,
             };
             match held {
-                Ok(held) => queue.begin(held, ear),
+                Ok(held) => queue.begin(held, listening),
                 Err(error) => queue.fail(&error),
             }
             if !self.is_wanted_again() {

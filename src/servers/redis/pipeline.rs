@@ -27,7 +27,7 @@ mod window;
 mod wire;
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
@@ -42,6 +42,7 @@ pub(crate) use super::connection::Told;
 pub(crate) use super::connection::Unanswered;
 use super::failure;
 use crate::protocol::interface::{ConnectionId, Failure, Priority, ServerId};
+use crate::sync::locked;
 use crate::time::clock::{Clock, LocalTime};
 use crate::types::error::ServerError;
 
@@ -441,7 +442,7 @@ impl<W: Wire> Pipeline<W> {
     }
 
     fn state(&self) -> MutexGuard<'_, State<W>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.state)
     }
 }
 

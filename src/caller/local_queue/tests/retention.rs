@@ -166,6 +166,46 @@ async fn a_forced_release_reaches_a_client_that_retains_the_lock() {
     waits.await.unwrap().release().await.unwrap();
 }
 
+/// Race: A server loses a lock that a client retains, and grants it to the same client again.
+#[tokio::test(start_paused = true)]
+async fn a_tenure_that_was_ended_on_the_server_has_no_turn_beside_the_next_one() {
+    let store = MemoryStore::new();
+    let process = Process::retaining(&store).await;
+    process.use_once().await;
+    store.flush();
+    store.knows("fairlock:{a}");
+    let queues = process.queues();
+    let tenure = queues.queues.iter().next().expect("a queue").tenure.clone();
+    let listening = Listening::of(queues.place(), &tenure);
+    let Ok(Tried::Held(held)) = queues.place().try_acquire(tenure.hold.clone()).await else {
+        panic!("it is free");
+    };
+    let turn = queues.first_turn(&tenure, held, listening);
+    assert!(matches!(
+        process.lock.try_acquire().await,
+        Err(Error::Busy { .. })
+    ));
+    drop(turn);
+}
+
+#[tokio::test(start_paused = true)]
+async fn callers_of_all_processes_are_served_in_arrival_order() {
+    let store = MemoryStore::new();
+    let (process, other) = (Process::retaining(&store).await, Process::with(&store, 1));
+    let guard = process.lock.acquire().await.unwrap();
+    let first = process.wait(1).await.remove(0);
+    let second = process.wait(1).await.remove(0);
+    let third = other.wait(1).await.remove(0);
+    guard.release().await.unwrap();
+    first.await.unwrap().release().await.unwrap();
+    settle().await;
+    assert!(!third.is_finished(), "it came last");
+    second.await.unwrap().release().await.unwrap();
+    third.await.unwrap().release().await.unwrap();
+    sleep(R).await;
+    process.is_left_clean().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn closing_gives_back_what_is_retained() {
     let store = MemoryStore::new();
