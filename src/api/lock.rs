@@ -335,7 +335,7 @@ impl Lock {
             channel: Arc::clone(channel),
             terms,
             owner: self.owner.clone(),
-            retains: retain_ms.is_some(),
+            retain_ms,
             permits,
             group: Group::default(),
             vote: None,
@@ -343,7 +343,6 @@ impl Lock {
         Ok(TenureParams {
             hold,
             turns: if is_plain { turns } else { 1 },
-            retain_ms,
         })
     }
 

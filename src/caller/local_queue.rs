@@ -25,14 +25,12 @@ pub(crate) mod turn;
 mod turns;
 
 use std::collections::BTreeMap;
-use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex};
 
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 pub(crate) use self::registry::LocalQueues;
-use self::retention::Listening;
 use self::tenure::Asked;
 use self::turn::Turn;
 use self::turns::Turns;
@@ -41,6 +39,7 @@ use crate::caller::place::held::Held;
 use crate::engine::acquire::{AcquireParams, Tried, timed_out};
 use crate::engine::client::Client;
 use crate::engine::counters::{GuardEnd, How};
+use crate::engine::heard::Listening;
 use crate::sync::locked;
 use crate::time::clock::LocalTime;
 use crate::types::error::{Error, Result};
@@ -51,14 +50,12 @@ use crate::types::lease::{Lease, LeaseState};
 pub(crate) struct TenureParams {
     pub(crate) hold: AcquireParams,
     pub(crate) turns: u16,
-    /// For how many ms after its grant the lock may stay here without being used.
-    pub(crate) retain_ms: Option<NonZeroU32>,
 }
 
 impl TenureParams {
     /// Whether its guards have turns of a tenure.
     pub(crate) fn has_turns(&self) -> bool {
-        self.turns > 1 || self.retain_ms.is_some()
+        self.turns > 1 || self.hold.retain_ms.is_some()
     }
 }
 
@@ -95,7 +92,7 @@ impl State {
         (lease.state != LeaseState::Lost).then_some(lease)
     }
 
-    /// Ends the retention of the present tenure. Returns the tenure if it is idle.
+    /// Ends the retention of the present tenure, if it is retained. Returns the tenure if it is idle.
     fn end_retention(&mut self) -> Option<(Held, Arc<Turns>)> {
         let present = self.present.as_ref()?;
         present.end_retention();
@@ -119,8 +116,9 @@ impl LocalQueues {
     ) -> Result<Turn> {
         if tenure.turns == 1 {
             // Each caller has its own place in the servers' queues.
-            let listening = Listening::of(self.place(), tenure);
-            let held = self.gate().acquire(&tenure.hold, until).await?;
+            let listening = self.place().listen(&tenure.hold);
+            // On the heap, so that those that wait here do not carry it along.
+            let held = Box::pin(self.gate().acquire(&tenure.hold, until)).await?;
             return Ok(self.first_turn(tenure, held, listening));
         }
         let mut waiting = self.enter(tenure);
@@ -145,7 +143,7 @@ impl LocalQueues {
         if let Some(busy) = self.busy(&tenure) {
             return Ok(busy);
         }
-        let listening = Listening::of(self.place(), &tenure);
+        let listening = self.place().listen(&tenure.hold);
         let tried = self.place().try_acquire(tenure.hold.clone()).await?;
         Ok(tried.map(|held| self.first_turn(&tenure, held, listening)))
     }
@@ -175,7 +173,7 @@ impl LocalQueue {
         let number = state.number();
         state.waiters.insert(number, sender);
         // A tenure that somebody waits for is retained no longer.
-        let idle = self.tenure.retain_ms.and_then(|_| state.end_retention());
+        let idle = state.end_retention();
         let ask = state.asked.is_none().then(|| {
             let (asked, ask) = tenure::of(state.number(), self);
             state.asked = Some(asked);
@@ -206,9 +204,13 @@ impl LocalQueue {
 
     /// The turns of a tenure that begins now. The replicas that must have its grant have it by now.
     fn turns_of(self: &Arc<Self>, held: &Held, listening: Option<Listening>) -> Arc<Turns> {
-        let listening = listening.filter(|_| held.is_alone());
         let turns = Turns::begin(held, self.tenure.turns, self.client().now());
-        retention::begin(self, turns, listening)
+        match listening.zip(self.tenure.hold.retain_ms) {
+            Some((listening, retain_ms)) if held.is_alone() => {
+                retention::begin(self, turns, listening, retain_ms)
+            }
+            _ => Arc::new(turns),
+        }
     }
 
     /// The first turn of a tenure, and the tenure before, if that was ended on the server while it was idle.
@@ -218,7 +220,7 @@ impl LocalQueue {
         held: Held,
         turns: &Arc<Turns>,
     ) -> (Turn, Option<(Held, Arc<Turns>)>) {
-        let ended = self.tenure.retain_ms.and_then(|_| state.end_retention());
+        let ended = state.end_retention();
         state.present = Some(Arc::clone(turns));
         let (fence, how) = (held.fence(), held.how());
         let turn = Turn::new(held, Arc::clone(turns), fence, how, Arc::clone(self));
@@ -257,7 +259,7 @@ impl LocalQueue {
             let present = state.present.as_ref();
             let is_present = present.is_some_and(|present| Arc::ptr_eq(present, turns));
             let goes_on = is_present && !self.client().is_closed();
-            let is_retained = self.tenure.retain_ms.is_some() && goes_on && turns.is_retained(now);
+            let is_retained = goes_on && turns.is_retained(now);
             if is_retained && state.waiters.is_empty() && state.asked.is_none() {
                 self.end_guard(&held, now, end);
                 held.hold().rest();

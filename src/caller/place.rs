@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use tokio::sync::watch;
 use tokio::time::Instant;
 
 use self::held::Held;
@@ -15,7 +14,7 @@ use crate::engine::acquire;
 use crate::engine::acquire::{AcquireParams, Arrival, Tried, bound, timed_out};
 use crate::engine::client::Client;
 use crate::engine::counters::Counters;
-use crate::engine::heard::Heard;
+use crate::engine::heard::Listening;
 use crate::engine::operator::{self, Seen};
 use crate::engine::shared::Shared;
 use crate::engine::waitlist::registry::Permit;
@@ -113,10 +112,12 @@ impl Place {
         }
     }
 
-    /// What this client hears of a lock that it may retain. `None` in a quorum.
-    pub(crate) fn hear(&self, params: &AcquireParams) -> Option<watch::Receiver<Heard>> {
+    /// Listens to a lock that may be retained. `None` for all others, in a quorum, and if the channel is not
+    /// subscribed to yet.
+    pub(crate) fn listen(&self, params: &AcquireParams) -> Option<Listening> {
+        params.retain_ms?;
         match self {
-            Place::One(shared) => Some(shared.waitlists().hear(&params.keys, &params.channel)),
+            Place::One(shared) => shared.waitlists().listen(&params.keys, &params.channel),
             Place::Quorum(_) => None,
         }
     }

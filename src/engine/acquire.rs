@@ -5,6 +5,7 @@
 //! instead.
 
 use std::borrow::Borrow;
+use std::num::NonZeroU32;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -43,8 +44,8 @@ pub(crate) struct AcquireParams {
     pub(crate) channel: Arc<str>,
     pub(crate) terms: LeaseTerms,
     pub(crate) owner: Option<Owner>,
-    /// The client may retain the lock without using it.
-    pub(crate) retains: bool,
+    /// For how many ms after its grant the lock may stay with this client without being used.
+    pub(crate) retain_ms: Option<NonZeroU32>,
     /// What the hold takes, unless it is a plain lock.
     pub(crate) permits: Option<Permits>,
     /// The group that the metrics count these holds and their requests in.
@@ -77,7 +78,7 @@ impl AcquireParams {
         };
         let (id, window) = (&client.id, self.terms.claim_window());
         match self.permits {
-            None if self.retains => RequestId::retaining(id, window, number),
+            None if self.retain_ms.is_some() => RequestId::retaining(id, window, number),
             None => RequestId::new(id, window, number, self.owner.as_ref()),
             Some(Permits { weight, capacity }) => {
                 RequestId::with_permits(id, window, number, weight, capacity)

@@ -15,10 +15,10 @@ mod schedule;
 mod tests;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use tokio::sync::{Notify, oneshot, watch};
+use tokio::sync::{Notify, oneshot};
 
 use crate::engine::background::Background;
 use crate::engine::client::Client;
@@ -52,7 +52,7 @@ pub(super) struct Waitlist {
     /// Wakes the driver when there is work for it.
     pub(super) call: Notify,
     /// For those that retain the lock.
-    heard: OnceLock<watch::Sender<Heard>>,
+    pub(super) heard: Arc<Heard>,
 }
 
 #[derive(Debug, Default)]
@@ -67,10 +67,6 @@ struct State {
     schedule: Schedule,
     /// How often a subscription was confirmed.
     subscriptions: u64,
-    /// The subscriptions so far, with those that were repeated on another connection.
-    heard_by: u64,
-    /// Messages reach this client.
-    listens: bool,
     /// The latest place in the queue that is known here.
     last_ticket: Option<Ticket>,
     /// When the last waiter left. Has no meaning while the waitlist is not empty.
@@ -203,51 +199,16 @@ impl Waitlist {
             background,
             state: Mutex::default(),
             call: Notify::new(),
-            heard: OnceLock::new(),
+            heard: Arc::default(),
         })
     }
 
-    /// What this client hears of the lock from now on, and whether the caller must start a driver, which
-    /// subscribes.
-    fn hear(&self) -> (watch::Receiver<Heard>, bool) {
+    /// Lasts from now on as if the last waiter had just left. Returns whether the caller must start a driver,
+    /// which subscribes.
+    fn stay(&self) -> bool {
         let mut state = locked(&self.state);
         state.empty_since = Some(self.client.now());
-        let subscription = state.listens.then_some(state.heard_by);
-        let heard = self.heard.get_or_init(|| {
-            watch::Sender::new(Heard {
-                subscription,
-                wanted: None,
-            })
-        });
-        (heard.subscribe(), !std::mem::replace(&mut state.driven, true))
-    }
-
-    /// Whether the channel is subscribed to though nobody waits.
-    fn is_heard(&self) -> bool {
-        self.heard.get().is_some()
-    }
-
-    /// Messages reach this client from now on, or do not. Those of before may have been lost.
-    fn listens(&self, state: &mut State, listens: bool) {
-        state.heard_by += u64::from(listens);
-        state.listens = listens;
-        if let Some(heard) = self.heard.get() {
-            let subscription = listens.then_some(state.heard_by);
-            heard.send_modify(|heard| heard.subscription = subscription);
-        }
-    }
-
-    /// The subscription was repeated on another connection, if there was one.
-    fn repeated(&self) {
-        let mut state = locked(&self.state);
-        if state.heard_by > 0 {
-            self.listens(&mut state, true);
-        }
-    }
-
-    /// The connection of the subscription is lost, or the server has ended the subscription.
-    fn lost(&self) {
-        self.listens(&mut locked(&self.state), false);
+        !std::mem::replace(&mut state.driven, true)
     }
 
     /// Whether the waitlist can be removed without losing anything.
@@ -368,11 +329,7 @@ impl Waitlist {
                 }
             }
             Some(Push::Kept) => self.poll_now(),
-            Some(Push::Wanted(fence)) => {
-                if let Some(heard) = self.heard.get() {
-                    heard.send_modify(|heard| heard.wanted = heard.wanted.max(Some(fence)));
-                }
-            }
+            Some(Push::Wanted(fence)) => self.heard.wanted(fence),
             None => self.ask_all(),
         }
     }
@@ -496,7 +453,7 @@ impl Waitlist {
     fn subscribed(&self) {
         let mut state = locked(&self.state);
         state.subscriptions += 1;
-        self.listens(&mut state, true);
+        self.heard.subscribed();
         // A turn may have come and gone before.
         state.schedule.poll_by(self.client.now());
     }

@@ -18,9 +18,9 @@ pub(crate) use self::interface::{
 };
 #[cfg(test)]
 pub(crate) use self::interface::{Priority, StoreFuture};
-#[cfg(test)]
+#[cfg(any(fuzzing, test))]
 pub(crate) use self::operations::Operation;
-#[cfg(all(test, feature = "redis"))]
+#[cfg(all(feature = "redis", any(fuzzing, test)))]
 pub(crate) use self::operations::inspect::InspectedHold;
 pub(crate) use self::operations::release::Released;
 pub(crate) use self::operations::{

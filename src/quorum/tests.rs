@@ -142,7 +142,7 @@ fn params(quorum: &QuorumClient) -> AcquireParams {
         keys,
         terms: LockOptions::default().terms(&client.options).unwrap(),
         owner: None,
-        retains: false,
+        retain_ms: None,
         permits: None,
         group: Group::default(),
         vote: None,
@@ -151,11 +151,7 @@ fn params(quorum: &QuorumClient) -> AcquireParams {
 
 fn tenure(quorum: &QuorumClient, turns: u16) -> TenureParams {
     let hold = params(quorum);
-    TenureParams {
-        hold,
-        turns,
-        retain_ms: None,
-    }
+    TenureParams { hold, turns }
 }
 
 async fn acquire(quorum: Arc<QuorumClient>) -> crate::Result<Majority> {

@@ -74,6 +74,7 @@ impl Gives {
     }
 
     /// The permits that a guard takes, if `asked` is how many it wants. `None` for a plain lock.
+    #[inline]
     pub(crate) fn permits(self, asked: Option<u32>) -> Result<Option<Permits>, Invalid> {
         match (self, asked) {
             (Gives::Itself, None) => Ok(None),

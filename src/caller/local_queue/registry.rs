@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use dashmap::DashMap;
 
-use super::retention::Listening;
 use super::turn::Turn;
 use super::{LocalQueue, TenureParams, Waiting};
 use crate::caller::gate::Gate;
 use crate::caller::place::Place;
 use crate::caller::place::held::Held;
 use crate::engine::acquire::Tried;
+use crate::engine::heard::Listening;
 use crate::sync::locked;
 
 /// Locks that differ in one of these share no tenure, and go side by side.
@@ -31,7 +31,7 @@ impl Key {
             name: Arc::clone(&tenure.hold.keys.name),
             lease: tenure.hold.terms.lease(),
             turns: tenure.turns,
-            retain_ms: tenure.retain_ms,
+            retain_ms: tenure.hold.retain_ms,
         }
     }
 }
@@ -104,7 +104,7 @@ impl LocalQueues {
     /// A turn of the lock, if it is retained here.
     #[inline]
     pub(crate) fn retained(self: &Arc<Self>, tenure: &TenureParams) -> Option<Turn> {
-        tenure.retain_ms?;
+        tenure.hold.retain_ms?;
         let queue = Arc::clone(&*self.queues.get(&Key::of(tenure))?);
         queue.retained()
     }

@@ -7,47 +7,23 @@
 //! lost.
 
 use std::convert::Infallible;
+use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 
+use super::LocalQueue;
 use super::turns::Turns;
-use super::{LocalQueue, TenureParams};
-use crate::caller::place::Place;
-use crate::engine::heard::Heard;
+use crate::engine::heard::Listening;
 use crate::time::clock::LocalTime;
 use crate::types::fence::Fence;
-
-/// What a client hears of a lock, from before it asks for a tenure.
-#[derive(Debug)]
-pub(super) struct Listening {
-    heard: watch::Receiver<Heard>,
-    subscription: u64,
-    retain: Duration,
-}
-
-impl Listening {
-    /// `None` if the tenure is not to be retained, or the channel is not subscribed to yet.
-    pub(super) fn of(place: &Place, tenure: &TenureParams) -> Option<Listening> {
-        let retain = Duration::from_millis(tenure.retain_ms?.get().into());
-        let heard = place.hear(&tenure.hold)?;
-        let subscription = heard.borrow().subscription?;
-        Some(Listening {
-            heard,
-            subscription,
-            retain,
-        })
-    }
-}
 
 /// The retention of one tenure.
 #[derive(Debug)]
 pub(super) struct Retention {
     listening: Listening,
-    /// The fence of its first turn.
-    first: Fence,
     until: LocalTime,
     is_over: AtomicBool,
     /// The task that ends it ends with this.
@@ -55,15 +31,9 @@ pub(super) struct Retention {
 }
 
 impl Retention {
-    pub(super) fn goes_on(&self, now: LocalTime) -> bool {
-        !self.is_over.load(Ordering::Acquire) && now < self.until && self.is_quiet()
-    }
-
-    fn is_quiet(&self) -> bool {
-        let Listening {
-            heard, subscription, ..
-        } = &self.listening;
-        heard.borrow().is_quiet(*subscription, self.first)
+    /// Whether the tenure whose first turn had this fence may stay here.
+    pub(super) fn goes_on(&self, first: Fence, now: LocalTime) -> bool {
+        !self.is_over.load(Ordering::Acquire) && now < self.until && self.listening.is_quiet(first)
     }
 
     pub(super) fn end(&self) {
@@ -71,17 +41,22 @@ impl Retention {
     }
 }
 
-/// Begins a tenure with these turns, which is retained if the client has heard of the lock from before.
-pub(super) fn begin(queue: &Arc<LocalQueue>, mut turns: Turns, listening: Option<Listening>) -> Arc<Turns> {
-    let Some(listening) = listening else {
-        return Arc::new(turns);
-    };
+/// Begins a tenure with these turns, which is retained for so long after its grant at most.
+pub(super) fn begin(
+    queue: &Arc<LocalQueue>,
+    mut turns: Turns,
+    listening: Listening,
+    retain_ms: NonZeroU32,
+) -> Arc<Turns> {
     let (task, ended) = oneshot::channel();
-    let (heard, subscription, first) = (listening.heard.clone(), listening.subscription, turns.first());
-    let until = queue.client().now().after(listening.retain);
+    let retain = Duration::from_millis(retain_ms.get().into());
+    let (heard, first, until) = (
+        listening.clone(),
+        turns.first(),
+        queue.client().now().after(retain),
+    );
     turns.retain(Retention {
         listening,
-        first,
         until,
         is_over: AtomicBool::new(false),
         _task: task,
@@ -92,8 +67,7 @@ pub(super) fn begin(queue: &Arc<LocalQueue>, mut turns: Turns, listening: Option
         turns: Arc::downgrade(&turns),
         until,
     };
-    let is_quiet = move |heard: &Heard| heard.is_quiet(subscription, first);
-    queue.client().spawn(task.run(heard, is_quiet, ended));
+    queue.client().spawn(task.run(heard, first, ended));
     turns
 }
 
@@ -105,18 +79,12 @@ struct RetentionTask {
 }
 
 impl RetentionTask {
-    async fn run(
-        self,
-        mut heard: watch::Receiver<Heard>,
-        is_quiet: impl Fn(&Heard) -> bool + Send,
-        ended: oneshot::Receiver<Infallible>,
-    ) {
+    async fn run(self, heard: Listening, first: Fence, ended: oneshot::Receiver<Infallible>) {
         let clock = self.queue.client().clock;
         tokio::select! {
             biased;
             _ = ended => {}
-            // Nothing is heard any more once the waitlist is gone.
-            _ = heard.wait_for(|heard| !is_quiet(heard)) => {}
+            () = heard.until_wanted(first) => {}
             () = clock.sleep_until(self.until) => {}
         }
     }

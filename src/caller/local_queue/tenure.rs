@@ -10,7 +10,6 @@ use futures_util::future::BoxFuture;
 use tokio::sync::oneshot;
 
 use super::LocalQueue;
-use super::retention::Listening;
 use crate::caller::place::held::Held;
 use crate::sync::locked;
 use crate::types::error::{Error, Result};
@@ -115,7 +114,7 @@ impl TenureTask {
     pub(super) async fn run(mut self) {
         let queue = Arc::clone(&self.queue);
         loop {
-            let listening = Listening::of(queue.place(), &queue.tenure);
+            let listening = queue.place().listen(&queue.tenure.hold);
             let asking = Arc::clone(&queue);
             self.call.begin(Box::pin(async move {
                 asking.all.gate().acquire(&asking.tenure.hold, None).await

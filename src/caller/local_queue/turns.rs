@@ -72,7 +72,7 @@ impl Turns {
             && self
                 .retention
                 .as_ref()
-                .is_some_and(|retention| retention.goes_on(now))
+                .is_some_and(|retention| retention.goes_on(self.first, now))
     }
 
     /// From now on the tenure does not stay here without a turn.

@@ -29,7 +29,7 @@ pub(in crate::engine) async fn drive(waitlists: Arc<Waitlists>, waitlist: Arc<Wa
     let mut backoff = Backoff::new();
     let mut subscription = Subscription::Due(LocalTime::ZERO);
     loop {
-        let is_wanted = !waitlist.is_empty() || waitlist.is_heard();
+        let is_wanted = !waitlist.is_empty() || waitlist.heard.is_used();
         if matches!(subscription, Subscription::Due(at) if client.now() >= at && is_wanted) {
             subscription = Subscription::Requested(client.store.subscribe(Arc::clone(&waitlist.channel)));
         }

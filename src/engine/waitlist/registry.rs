@@ -5,11 +5,10 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use dashmap::DashMap;
-use tokio::sync::watch;
 
 use crate::engine::background::Background;
 use crate::engine::client::Client;
-use crate::engine::heard::Heard;
+use crate::engine::heard::Listening;
 use crate::engine::waitlist::Waitlist;
 use crate::engine::waitlist::driver::drive;
 use crate::protocol::keys::Keys;
@@ -83,13 +82,14 @@ impl Waitlists {
         (Arc::clone(&waitlist), joined)
     }
 
-    /// What this client hears of a lock that it may retain. Subscribes to the channel, unless it is.
-    pub(crate) fn hear(self: &Arc<Self>, keys: &Arc<Keys>, channel: &Arc<str>) -> watch::Receiver<Heard> {
-        let (waitlist, (heard, needs_driver)) = self.enter(keys, channel, Waitlist::hear);
+    /// Listens to the channel of a lock. If it is not subscribed to, this subscribes, and returns `None`.
+    pub(crate) fn listen(self: &Arc<Self>, keys: &Arc<Keys>, channel: &Arc<str>) -> Option<Listening> {
+        let (waitlist, needs_driver) = self.enter(keys, channel, Waitlist::stay);
+        let listening = waitlist.heard.listen();
         if needs_driver {
             self.client.spawn(drive(Arc::clone(self), waitlist));
         }
-        heard
+        listening
     }
 
     /// A place in the queue of a lock, for a request that arrives now and asks later. `None` while no server
@@ -115,7 +115,7 @@ impl Waitlists {
             let leaves = waitlist.is_empty();
             if leaves {
                 self.client.store.unsubscribe(&waitlist.channel);
-                waitlist.lost();
+                waitlist.heard.lost();
             }
             leaves
         };
@@ -182,14 +182,14 @@ impl Listener for Waitlists {
     fn lost(&self, server: ServerId) {
         for waitlist in self.all() {
             if self.client.store.server_of(&waitlist.keys) == server {
-                waitlist.lost();
+                waitlist.heard.lost();
             }
         }
     }
 
     fn left(&self, _: ServerId, channel: &str) {
         if let Some(waitlist) = self.of_channel(channel) {
-            waitlist.lost();
+            waitlist.heard.lost();
         }
     }
 
@@ -201,7 +201,7 @@ impl Listener for Waitlists {
         self.replaced(server);
         for waitlist in self.all() {
             if self.client.store.server_of(&waitlist.keys) == server {
-                waitlist.repeated();
+                waitlist.heard.repeated();
                 waitlist.ask_all();
             }
         }

@@ -28,19 +28,19 @@ pub(super) const EDITS: &[Edit] = &[
         .equal("the task that ends it wakes at that time"),
     edit("a retention that was ended begins no turn", RETENTION, "!self.is_over.load(Ordering::Acquire) && ", "", LOCAL)
         .equal("the own request in the queue is told of too"),
-    edit("no turn begins once the lock is wanted", RETENTION, " && self.is_quiet()\n", "\n", LOCAL)
+    edit("no turn begins once the lock is wanted", RETENTION, " && self.listening.is_quiet(first)", "", LOCAL)
         .equal("the task that ends the retention runs before the next turn there"),
-    edit("a tenure is given back as soon as it is wanted", RETENTION, "            _ = heard.wait_for(|heard| !is_quiet(heard)) => {}\n", "            _ = std::future::pending::<()>() => { drop((&mut heard, &is_quiet)); }\n", LOCAL),
+    edit("a tenure is given back as soon as it is wanted", RETENTION, "            () = heard.until_wanted(first) => {}\n", "            () = heard.until_wanted(first), if false => {}\n", LOCAL),
     edit("a tenure is given back when its time is over", RETENTION, "            () = clock.sleep_until(self.until) => {}\n", "", LOCAL),
     edit("the task that ends a retention ends with the tenure", RETENTION, "            _ = ended => {}\n", "            _ = ended, if false => {}\n", LOCAL)
         .equal("it ends with the time of the retention"),
-    edit("a tenure is retained only if its client listens", HEARD, "self.subscription == Some(subscription) && ", "", &["--lib local_queue", "--test servers retention::"]),
+    edit("a tenure is retained only if its client listens", HEARD, "let is_unbroken = state.is_subscribed && state.subscriptions == self.subscription;", "let is_unbroken = true;", &["--lib local_queue", "--test servers retention::"]),
     edit("a later hold that is wanted ends an earlier one", HEARD, "wanted < fence", "wanted != fence", LOCAL)
         .equal("two tenures of a client follow one another"),
-    edit("only a grant that found the queue empty is retained", LOCAL_QUEUE, "listening.filter(|_| held.is_alone())", "listening", LOCAL),
-    edit("a tenure that somebody waits for here is not retained", LOCAL_QUEUE, "let idle = self.tenure.retain_ms.and_then(|_| state.end_retention());", "let idle = None::<(Held, Arc<Turns>)>;", LOCAL)
+    edit("only a grant that found the queue empty is retained", LOCAL_QUEUE, "Some((listening, retain_ms)) if held.is_alone() => {", "Some((listening, retain_ms)) => {", LOCAL),
+    edit("a tenure that somebody waits for here is not retained", LOCAL_QUEUE, "let idle = state.end_retention();", "let idle = None::<(Held, Arc<Turns>)>;", LOCAL)
         .equal("the own request in the queue is told of too"),
-    edit("a tenure that was ended on the server has no turn beside the next one", LOCAL_QUEUE, "let ended = self.tenure.retain_ms.and_then(|_| state.end_retention());", "let ended = None;", LOCAL),
+    edit("a tenure that was ended on the server has no turn beside the next one", LOCAL_QUEUE, "let ended = state.end_retention();", "let ended = None;", LOCAL),
     edit("each caller has a place of its own unless tenures have several turns", LOCAL_QUEUE, "if tenure.turns == 1 {", "if false {", LOCAL),
     edit("the manager's retention is for no shorter lease", "src/engine/options.rs", "None => retain.min(lease / 3),", "None => check_retain(retain, lease).map(|()| retain)?,", &["--test promises settings::"]),
     edit("a closed client retains nothing", "src/api/manager.rs", "        self.queues.give_back();\n", "", LOCAL),

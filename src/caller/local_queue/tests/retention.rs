@@ -176,7 +176,7 @@ async fn a_tenure_that_was_ended_on_the_server_has_no_turn_beside_the_next_one()
     store.knows("fairlock:{a}");
     let queues = process.queues();
     let tenure = queues.queues.iter().next().expect("a queue").tenure.clone();
-    let listening = Listening::of(queues.place(), &tenure);
+    let listening = queues.place().listen(&tenure.hold);
     let Ok(Tried::Held(held)) = queues.place().try_acquire(tenure.hold.clone()).await else {
         panic!("it is free");
     };
