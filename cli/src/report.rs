@@ -236,7 +236,11 @@ pub(crate) fn not_shown(status: &Status) -> u64 {
 pub(crate) fn held_by(holder: &Holder) -> String {
     let label = holder.label.as_deref().unwrap_or("an unknown client");
     let (held_for, ttl) = (show(holder.held_for), show(holder.ttl));
-    let state = if holder.kept { "kept" } else { "held" };
+    let state = match (holder.kept, holder.retains) {
+        (true, _) => "kept",
+        (false, true) => "held or retained",
+        (false, false) => "held",
+    };
     format!(
         "{state} by {label} for {held_for}, fence {}, {ttl} left",
         holder.fence

@@ -259,10 +259,9 @@ impl LocalQueue {
             let present = state.present.as_ref();
             let is_present = present.is_some_and(|present| Arc::ptr_eq(present, turns));
             let goes_on = is_present && !self.client().is_closed();
-            let is_retained = goes_on && turns.is_retained(now);
-            if is_retained && state.waiters.is_empty() && state.asked.is_none() {
+            let is_wanted = !state.waiters.is_empty() || state.asked.is_some();
+            if goes_on && !is_wanted && turns.is_retained(now) && held.hold().rest(now) {
                 self.end_guard(&held, now, end);
-                held.hold().rest();
                 state.idle = Some(held);
                 return None;
             }

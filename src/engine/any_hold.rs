@@ -49,8 +49,11 @@ pub(crate) trait AnyHold: Watched {
     /// Takes out what the guard holds, since its turn is over.
     fn end_guard(&self) -> Option<Holding>;
 
-    /// There is no guard until the next turn begins.
-    fn rest(&self) {}
+    /// There is no guard until the next turn begins, if the hold lasts long enough from now on. Returns
+    /// whether it does. A majority never rests.
+    fn rest(&self, _now: LocalTime) -> bool {
+        false
+    }
 
     /// Begins the turn with this fence, if the hold lasts long enough from now on. Returns whether it did.
     fn begin_turn(&self, next: Fence, now: LocalTime) -> bool;

@@ -353,6 +353,12 @@ impl Hold {
         state.in_doubt = false;
     }
 
+    /// Whether another guard may have the hold from now on.
+    fn lasts(&self, state: &State, now: LocalTime) -> bool {
+        let left = state.deadline.since(now);
+        state.over.is_none() && !state.in_doubt && !self.terms.is_late(left)
+    }
+
     pub(super) fn set_in_doubt(&self) {
         locked(&self.state).in_doubt = true;
     }
@@ -530,14 +536,15 @@ impl AnyHold for Hold {
         locked(&self.state).holding.take()
     }
 
-    fn rest(&self) {
-        locked(&self.state).is_idle = true;
+    fn rest(&self, now: LocalTime) -> bool {
+        let mut state = locked(&self.state);
+        state.is_idle = self.lasts(&state, now);
+        state.is_idle
     }
 
     fn begin_turn(&self, next: Fence, now: LocalTime) -> bool {
         let mut state = locked(&self.state);
-        let left = state.deadline.since(now);
-        let lasts = state.over.is_none() && !state.in_doubt && !self.terms.is_late(left);
+        let lasts = self.lasts(&state, now);
         if lasts {
             (state.last_turn, state.is_idle) = (Some(next), false);
         }

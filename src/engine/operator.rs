@@ -44,6 +44,7 @@ impl Seen {
                 fence: holding.fence,
                 holds: holding.holds,
                 kept: holding.kept,
+                retains: holding.retains,
                 permits: holding.permits,
                 of: holding.of,
                 slot: holding.slot,

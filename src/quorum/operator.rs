@@ -132,6 +132,7 @@ impl QuorumClient {
             held_for: operator::held_for(fence, self.clocks.latest_time()),
             ttl: ttls[ttls.len() - self.majority()],
             kept: false,
+            retains: false,
             permits: 1,
             of: 1,
             slot: None,

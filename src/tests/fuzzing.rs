@@ -339,7 +339,9 @@ fn inspected(reply: &Inspected, _: ServerTime) -> Written {
             fence,
             holds,
             deadline,
-            kept: _, // the owner shows it
+            // The owner shows these.
+            kept: _,
+            retains: _,
             permits: _,
             of: _,
             slot: _,

@@ -29,8 +29,7 @@ use crate::types::owner::Owner;
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Status {
-    /// The holder, if there is one. Of several holders it is the one whose hold ends first. A client that
-    /// [retains](crate::Lock::retain) the lock is one, whether or not a guard lives: no server knows that.
+    /// The holder, if there is one. Of several holders it is the one whose hold ends first.
     pub holder: Option<Holder>,
     /// All holders. A lock has one at most, and so has a read/write lock that a writer has. Of a semaphore
     /// and of readers these are up to 100, in the order in which their holds end.
@@ -117,6 +116,9 @@ pub struct Holder {
     /// ([`at_least`](crate::Lock::at_least)). It then has an owner of its own. Label and fence are those of
     /// the guard that released it.
     pub kept: bool,
+    /// Whether its client may [retain](crate::Lock::retain) the lock. Then it may have the lock without a
+    /// guard; no server knows that.
+    pub retains: bool,
     /// How many permits this holder has: 1, unless [`Lock::permits`](crate::Lock::permits) says otherwise. A
     /// writer has 99,999.
     pub permits: u32,
@@ -263,6 +265,7 @@ mod tests {
             held_for: Duration::from_micros(1999),
             ttl: Duration::from_secs(2),
             kept: false,
+            retains: true,
             permits: 1,
             of: 1,
             slot: None,
@@ -280,7 +283,8 @@ mod tests {
         };
         let holder = serde_json::json!({
             "label": null, "owner": Owner::named("job:7").as_str(), "fence": 7, "holds": 1,
-            "held_for_ms": 1, "ttl_ms": 2000, "kept": false, "permits": 1, "of": 1, "slot": null,
+            "held_for_ms": 1, "ttl_ms": 2000, "kept": false, "retains": true,
+            "permits": 1, "of": 1, "slot": null,
         });
         let shown = serde_json::json!({
             "name": "a", "kind": "read_write", "waiting": 3, "longest_wait_ms": 5,

@@ -51,6 +51,25 @@ async fn status_shows_who_holds_and_how_many_wait() {
 }
 
 #[tokio::test]
+async fn a_lock_that_may_be_retained_is_shown_as_such() {
+    let server = Server::shared().await;
+    let name = name();
+    let lock = lock(server, &name).await.retain(Duration::from_secs(5));
+    let guard = lock.acquire().await.unwrap();
+    for command in ["status", "list"] {
+        let ended = run(&[command, &name]).await;
+        assert!(
+            ended.out.contains(": held or retained by rival for "),
+            "{ended:?}"
+        );
+    }
+    let ended = run(&["status", "--json", &name]).await;
+    let shown: Value = serde_json::from_str(&ended.out).unwrap();
+    assert_eq!(shown["holder"]["retains"], true);
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
 async fn status_tells_a_free_lock_by_its_exit_status_if_asked() {
     let server = Server::shared().await;
     let (held, free) = (name(), name());

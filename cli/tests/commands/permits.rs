@@ -432,7 +432,7 @@ async fn json_has_what_the_library_tells() {
         }
         let holder = json!({
             "label": "rival", "owner": guard.owner().as_str(), "fence": guard.fence().get(), "holds": 1,
-            "kept": false, "permits": 3, "of": 10, "slot": null,
+            "kept": false, "retains": false, "permits": 3, "of": 10, "slot": null,
         });
         let expected = json!({
             "name": name, "kind": "semaphore", "held": true, "holder": holder, "holders": [holder],

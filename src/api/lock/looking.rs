@@ -246,6 +246,7 @@ mod tests {
             fence: Fence::new(fence).unwrap(),
             holds: 1,
             kept: false,
+            retains: false,
             permits: 1,
             of: 1,
             slot: None,

@@ -66,6 +66,8 @@ pub(crate) struct InspectedHold {
     pub(crate) deadline: ServerTime,
     /// The lock was released, and is only kept taken until then.
     pub(crate) kept: bool,
+    /// Its client may have it without a guard.
+    pub(crate) retains: bool,
     /// How many permits it has, and of how many at most. 1 of 1 for a lock.
     pub(crate) permits: u32,
     pub(crate) of: u32,
@@ -82,6 +84,7 @@ impl InspectedHold {
             holds: 1,
             deadline,
             kept: request.is_kept(),
+            retains: request.is_retaining(),
             permits: request.weight(),
             of: request.capacity(),
             slot: None,
@@ -129,13 +132,15 @@ impl Operation for Inspect {
                 let (deadline, fence) = (words.deadline, words.fence()?);
                 let (owner, holds) = (words.text()?, words.number()?);
                 let (waiting, client) = (words.number()?, words.text()?);
+                let request = RequestId::from_wire(owner);
                 let holding = InspectedHold {
                     owner: Owner::from_wire(owner),
                     client: ClientId::from_wire(client),
                     fence,
                     holds,
                     deadline,
-                    kept: RequestId::from_wire(owner).is_some_and(|request| request.is_kept()),
+                    kept: request.as_ref().is_some_and(RequestId::is_kept),
+                    retains: request.as_ref().is_some_and(RequestId::is_retaining),
                     permits: 1,
                     of: 1,
                     slot: None,

@@ -9,7 +9,7 @@ use super::order;
 use super::plan::{MAX_TURNS, Plan};
 use super::timing::ROUNDING;
 use crate::protocol::ids::RequestId;
-use crate::protocol::{ReleaseOutcome, ReleaseWhat};
+use crate::protocol::{RESERVED, ReleaseOutcome, ReleaseWhat};
 use crate::types::permits::{Gives, Permits};
 use crate::{Error, Fence};
 
@@ -20,7 +20,7 @@ pub(super) fn violations(
     key_of: impl Fn(usize) -> String,
 ) -> Vec<String> {
     let faultless = plan.is_faultless();
-    let facts = Facts::gather(events);
+    let facts = Facts::gather(events, plan);
     let mut wrong = Vec::new();
     exclusion(events, &facts, &key_of, &mut wrong);
     fences(events, &facts, plan, &key_of, &mut wrong);
@@ -50,11 +50,19 @@ pub(super) struct Facts<'a> {
     released: BTreeMap<(&'a str, Fence), usize>,
     closed: bool,
     died: BTreeSet<usize>,
+    /// How many turns a hold may have.
+    turns: u64,
 }
 
 impl<'a> Facts<'a> {
-    fn gather(events: &'a [(Duration, Event)]) -> Facts<'a> {
-        let mut facts = Facts::default();
+    fn gather(events: &'a [(Duration, Event)], plan: &Plan) -> Facts<'a> {
+        let mut facts = Facts {
+            turns: match plan.options.retain {
+                Some(_) => RESERVED,
+                None => MAX_TURNS.into(),
+            },
+            ..Facts::default()
+        };
         for (_, event) in events {
             match event {
                 Event::Called {
@@ -101,9 +109,11 @@ impl<'a> Facts<'a> {
     }
 
     pub(super) fn is_revoked(&self, key: &str, fence: Fence) -> bool {
-        let may_be_first = |turn: u32| Fence::new(fence.get().checked_sub(turn.into())?);
-        let mut firsts = (0..MAX_TURNS).filter_map(may_be_first);
-        firsts.any(|first| self.revoked.contains(&(key, first)))
+        let earliest = Fence::new((fence.get() + 1).saturating_sub(self.turns).max(1)).expect("not 0");
+        self.revoked
+            .range((key, earliest)..=(key, fence))
+            .next()
+            .is_some()
     }
 
     /// Whether the turn with this fence was passed on inside its process: a later one has the same hold.
@@ -252,7 +262,10 @@ fn releases(
                 if !believed[op] {
                     wrong.push(format!("{at:?}: a lost lease was released: {belief:?}"));
                 }
-                if !facts.is_passed_on(belief) {
+                // What is retained is released later, or ends with its lease.
+                let is_retaining =
+                    RequestId::from_wire(belief.owner.as_str()).is_some_and(|request| request.is_retaining());
+                if !is_retaining && !facts.is_passed_on(belief) {
                     *confirmed.entry((key_of(belief.lock), belief.fence)).or_default() += 1;
                 }
             }

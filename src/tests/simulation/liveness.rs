@@ -27,8 +27,9 @@ use crate::types::permits::Permits;
 ///
 /// **Unused**: a client at rest holds a lock on the server for no longer than [`Timing::prompt`] while none
 /// of its tasks has a guard of that request. The client learns of its grants, and withdraws the requests that
-/// no caller waits for. The exception is a call that was delayed until the server's clock was set back: it
-/// can run past its `not_after`, which the server then finds to be in the future.
+/// no caller waits for. While no other request is queued, a lock that is retained may be unused for
+/// [`Timing::retain`] after its first guard. Another exception is a call that was delayed until the server's
+/// clock was set back: it can run past its `not_after`, which the server then finds to be in the future.
 pub(super) fn delays(
     events: &[(Duration, Event)],
     plan: &Plan,
@@ -54,6 +55,8 @@ struct Watch<'a> {
     guards: BTreeMap<Op, RequestId>,
     /// The requests that tasks have guards of. Those of leaked guards stay here.
     used: BTreeSet<RequestId>,
+    /// When each request had its first guard.
+    used_from: BTreeMap<RequestId, Duration>,
     used_until: BTreeMap<RequestId, Duration>,
     withdrawn: BTreeSet<&'a RequestId>,
     /// Requests that were granted by a push and have not been claimed.
@@ -81,6 +84,8 @@ struct Lock<'a> {
     ends: Vec<(Duration, u32)>,
     /// The first request in the queue.
     head: Option<&'a RequestId>,
+    /// Since when there is one.
+    wanted_since: Option<Duration>,
     /// When the waitlist of each client polls next.
     poll_due: BTreeMap<usize, Duration>,
     free_reported: bool,
@@ -143,6 +148,7 @@ impl<'a> Watch<'a> {
             waiting: BTreeMap::new(),
             guards: BTreeMap::new(),
             used: BTreeSet::new(),
+            used_from: BTreeMap::new(),
             used_until: BTreeMap::new(),
             withdrawn: BTreeSet::new(),
             unclaimed: BTreeSet::new(),
@@ -217,6 +223,13 @@ impl<'a> Watch<'a> {
             }
             let ended = self.used_until.get(*request).copied().unwrap_or_default();
             let since = ended.max(*from).max(self.rest_from[client]);
+            let since = match (request.is_retaining(), lock.wanted_since) {
+                // The client may have missed the message of this hold.
+                (true, Some(wanted)) if *from >= self.rest_from[client] => since.max(wanted),
+                // Its time counts from its first guard.
+                (true, _) => since.max(*self.used_from.get(*request).unwrap_or(from) + self.timing.retain),
+                (false, _) => since,
+            };
             if since + self.timing.prompt() < now.min(*until) {
                 self.found.push(format!(
                     "{now:?}: {} has been held by {request} since {from:?}, and unused since {since:?}",
@@ -258,6 +271,7 @@ impl<'a> Watch<'a> {
                 self.waiting.remove(op);
                 if let Some(request) = RequestId::from_wire(owner.as_str()) {
                     self.used.insert(request.clone());
+                    self.used_from.entry(request.clone()).or_insert(at);
                     self.guards.insert(*op, request);
                 }
             }
@@ -317,6 +331,7 @@ impl<'a> Watch<'a> {
             }
         }
         lock.head = head;
+        lock.wanted_since = head.and(lock.wanted_since.or(Some(at)));
         lock.free_reported &= holds.is_empty();
         lock.ends = holds
             .values()

@@ -119,13 +119,20 @@ impl Plan {
         } else {
             rng.usize(1..=USUAL_TASKS)
         };
+        let capacities = kinds.usize(..3) == 0;
+        let options = ManagerOptions {
+            retain: kinds
+                .bool()
+                .then(|| Duration::from_millis(kinds.u64(5..=longest_window / 3))),
+            ..options
+        };
         Plan {
             clients: rng.usize(1..=3),
             tasks,
             calls,
             locks: rng.usize(1..=LOCKS),
             gives,
-            capacities: kinds.usize(..3) == 0,
+            capacities,
             options,
             ping_every,
             mixed: rng.bool(),

@@ -44,6 +44,7 @@ pub(super) struct Outcome {
     pub(super) violations: Vec<String>,
     pub(super) lost: u64,
     pub(super) handed_over: u64,
+    pub(super) retained: u64,
 }
 
 impl Outcome {
@@ -92,9 +93,13 @@ async fn simulate(plan: &Plan, mut rng: Rng) -> Outcome {
     let mut violations = violations(&events, plan, |lock| key(plan.gives[lock], &name(lock)));
     violations.extend(left);
     let stats = world.peers.iter().map(|peer| peer.manager.stats());
-    let (lost, handed_over) = stats.fold((0, 0), |(lost, handed), stats| {
+    let (lost, handed_over, retained) = stats.fold((0, 0, 0), |(lost, handed, retained), stats| {
         let lost_here = stats.lost_expired + stats.lost_taken + stats.lost_max_hold;
-        (lost + lost_here, handed + stats.handed_over)
+        (
+            lost + lost_here,
+            handed + stats.handed_over,
+            retained + stats.retained,
+        )
     });
     world.end();
     Outcome {
@@ -104,6 +109,7 @@ async fn simulate(plan: &Plan, mut rng: Rng) -> Outcome {
         violations,
         lost,
         handed_over,
+        retained,
     }
 }
 

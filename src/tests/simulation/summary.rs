@@ -24,6 +24,7 @@ impl Summary {
             self.broken.push(outcome.seed);
         }
         self.count("grants received by push", outcome.handed_over);
+        self.count("turns of retained locks", outcome.retained);
         self.count("leases lost", outcome.lost);
         for (_, event) in &outcome.events {
             match event {
@@ -84,13 +85,14 @@ impl Summary {
 
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const ROWS: [&str; 15] = [
+        const ROWS: [&str; 16] = [
             "seeds",
             "calls of tasks",
             "grants",
             "grants of permits",
             "downgrades",
             "grants received by push",
+            "turns of retained locks",
             "leases lost",
             "cancelled calls",
             "calls that timed out",

@@ -25,6 +25,8 @@ pub(super) struct Timing {
     pub(super) latency: Duration,
     /// The time between two polls of a waitlist.
     pub(super) interval: Duration,
+    /// How long after its grant a lock may be held unused.
+    pub(super) retain: Duration,
 }
 
 impl Timing {
@@ -32,6 +34,7 @@ impl Timing {
         Timing {
             latency,
             interval: options.poll_interval(),
+            retain: options.retain.unwrap_or_default(),
         }
     }
 

@@ -166,6 +166,19 @@ async fn a_forced_release_reaches_a_client_that_retains_the_lock() {
     waits.await.unwrap().release().await.unwrap();
 }
 
+#[tokio::test(start_paused = true)]
+async fn the_release_of_a_guard_whose_lease_is_lost_says_so_though_the_lock_is_retained() {
+    let store = MemoryStore::new();
+    let process = Process::retaining(&store).await;
+    process.use_once().await;
+    let guard = process.lock.acquire().await.unwrap();
+    assert_eq!(process.locks.stats().retained, 1);
+    store.flush();
+    store.knows("fairlock:{a}");
+    assert!(matches!(guard.renew().await, Err(Error::Lost(_))));
+    assert!(matches!(guard.release().await, Err(Error::Lost(_))));
+}
+
 /// Race: A server loses a lock that a client retains, and grants it to the same client again.
 #[tokio::test(start_paused = true)]
 async fn a_tenure_that_was_ended_on_the_server_has_no_turn_beside_the_next_one() {
