@@ -4,7 +4,7 @@ use fairlock::{Lock, LockGuard, LockManager};
 use fairlock_testkit::{Process, Server, role};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
-use super::scene::{NAME, settings};
+use super::scene::{NAME, SECOND, settings};
 
 /// Starts a client, which understands these lines:
 /// - `acquire <n>`: waits for the lock `n` times at once, and answers `granted <fence>` at each grant;
@@ -26,13 +26,14 @@ pub(crate) fn client_of(server: &Server, what: &str, lease_ms: &str, claim_ms: &
     Process::spawn("faults::parts::client_part", &args)
 }
 
-/// The `lock`, its `reader` or `writer`, or `<permits>/<capacity>` of a semaphore.
+/// The `lock`, the same `retained`, its `reader` or `writer`, or `<permits>/<capacity>` of a semaphore.
 pub(crate) fn of(locks: &LockManager, what: &str) -> Lock {
     match what.split_once('/') {
         Some((permits, capacity)) => {
             let semaphore = locks.semaphore(NAME, capacity.parse().expect("a capacity"));
             semaphore.permits(permits.parse().expect("permits"))
         }
+        None if what == "retained" => locks.lock(NAME).retain(SECOND / 3),
         None if what == "reader" => locks.rw_lock(NAME).read(),
         None if what == "writer" => locks.rw_lock(NAME).write(),
         None => locks.lock(NAME),

@@ -5,13 +5,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use fairlock::{Error, LockManager};
-use fairlock_testkit::{Proxy, Server, eventually};
+use fairlock_testkit::{Process, Proxy, Server, eventually};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
+use super::parts;
 use super::scene::{NAME, SECOND, connect, settings};
 
 const R: Duration = Duration::from_millis(20);
+/// The lease of a client in a process of its own.
+const LEASE: Duration = SECOND;
 
 /// A client that retains the lock when this returns.
 async fn retaining(url: &str, retain: Duration) -> LockManager {
@@ -63,6 +66,50 @@ async fn two_clients_that_retain_a_lock_never_hold_at_once() {
         assert!(stats.handed_over > 0, "{stats:?}");
         assert!(longest < SECOND, "a wait of {longest:?}");
     }
+}
+
+/// Race: A process dies while it retains a lock that it does not use.
+#[tokio::test]
+async fn a_process_that_dies_while_it_retains_a_lock_costs_its_lease() {
+    let server = Server::start().await;
+    let mut dead = part_that_retains(&server).await;
+    dead.kill();
+    let killed = Instant::now();
+    let locks = connect(&server.url()).await;
+    let guard = timeout(10 * SECOND, locks.lock(NAME).acquire()).await.unwrap();
+    guard.unwrap().release().await.unwrap();
+    assert!(killed.elapsed() < LEASE + 2 * SECOND, "{:?}", killed.elapsed());
+}
+
+/// Race: A process dies after it has given back a lock that it retained.
+#[tokio::test]
+async fn a_process_that_dies_after_the_retention_costs_nothing() {
+    let server = Server::start().await;
+    let mut dead = part_that_retains(&server).await;
+    let locks = connect(&server.url()).await;
+    let lock = locks.lock(NAME);
+    eventually("the lock is given back", 2 * SECOND, async || {
+        lock.status().await.unwrap().holder.is_none()
+    })
+    .await;
+    dead.kill();
+    lock.try_acquire().await.unwrap().release().await.unwrap();
+}
+
+/// A client in a process of its own, which retains the lock.
+async fn part_that_retains(server: &Server) -> Process {
+    let lease_ms = LEASE.as_millis().to_string();
+    let mut part = parts::client_of(server, "retained", &lease_ms, "1000");
+    let locks = connect(&server.url()).await;
+    eventually("the lock is retained", 10 * SECOND, async || {
+        part.tell("acquire 1");
+        parts::fence(&mut part).await;
+        part.tell("release");
+        assert_eq!(part.line().await, "released");
+        locks.lock(NAME).status().await.unwrap().holder.is_some()
+    })
+    .await;
+    part
 }
 
 /// Race: The message that a retained lock is wanted is lost.
