@@ -32,6 +32,9 @@ use crate::types::status::Kind;
 /// A `Lock` is cheap to create and to clone, and neither does any I/O. A name or an option that is not
 /// allowed makes the first call fail with [`Error::Invalid`].
 ///
+/// Awaiting a lock acquires it: `locks.lock("report").await?`. A lock that is neither awaited nor acquired
+/// protects nothing, and no compiler warns of `let _lock = locks.lock("report");`.
+///
 /// # Order
 /// Waiters get the lock in the order in which the server queued them, in a
 /// [quorum](crate::Quorum) in the order of their first polls, by the servers' clocks.
@@ -578,19 +581,19 @@ impl Lock {
     /// Lets the lock stay with this client after its last guard, while nobody else wants it, for so long
     /// after its grant at most (1 ms to a third of the lease; off by default, or
     /// [as the manager says](crate::LockManagerBuilder::retain)). 20 ms is a good value for a lock that one
-    /// process at a time uses again and again.
+    /// process at a time uses again and again. A lock that is used once only costs a subscription more.
     ///
     /// From the second grant on, an acquire then takes about a microsecond and no call, up to 1,000 times,
-    /// each under its own fence. When somebody else wants the lock, the client or its guard gives it back.
+    /// each under its own fence. When somebody else wants the lock, the client or its guard gives it back:
+    /// one message later than without. If that message is lost, others wait until the time is over.
     ///
-    /// - Others wait for one message more than for a hand-over. If that is lost, they wait until the time is
-    ///   over, while guards of this process may go first. If the process dies, they wait for the lease.
-    /// - [`status`](Self::status) shows the client as the holder, whether or not a guard lives. Another
-    ///   client's [`try_acquire`](Self::try_acquire) is [`Busy`](crate::Error::Busy), and has the lock given
-    ///   back. [`LockManager::close`](crate::LockManager::close) gives it back too.
-    /// - It is [`Invalid`](crate::Error::Invalid) with an [`owner`](Self::owner), a lease that is not
-    ///   [renewed](Self::renew), a [`max_hold`](Self::max_hold) or an [`at_least`](Self::at_least), for
-    ///   permits, and in a quorum.
+    /// - A lock whose guard was released is still the client's. **Await
+    ///   [`close`](crate::LockManager::close) before the program ends**, which gives it back. If the process
+    ///   ends without it, dies, is stopped, or blocks its threads, others wait for the lease at most.
+    /// - Another client's [`try_acquire`](Self::try_acquire) is [`Busy`](crate::Error::Busy), and has the lock
+    ///   given back. If the lock is used all the time, each try may be too early: wait for it instead.
+    /// - It is [`Invalid`](crate::Error::Invalid) with an `owner`, a lease that is not renewed, a `max_hold` or
+    ///   an `at_least`, for permits, and in a quorum.
     ///
     /// # Examples
     /// ```

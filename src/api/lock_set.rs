@@ -52,7 +52,7 @@ impl LockManager {
 /// [kinds](crate::Kind), locks come first, then semaphores, then read/write locks). So sets
 /// never wait for each other in a circle, whatever order the names are given in. A set keeps the
 /// locks that it has while it waits for the next one. Each lock counts by itself in
-/// [`Stats`](crate::Stats).
+/// [`Stats`](crate::Stats). Awaiting a set acquires it.
 ///
 /// A task that holds a guard may acquire further locks only if their names come later. Otherwise two tasks
 /// can wait for each other; [`acquire_timeout`](Self::acquire_timeout) bounds that.
@@ -67,6 +67,7 @@ impl LockManager {
 /// # Ok(()) }
 /// ```
 #[derive(Clone)]
+#[must_use = "locks do nothing until they are acquired"]
 pub struct LockSet {
     /// As they were given.
     locks: Vec<Lock>,

@@ -1,5 +1,6 @@
 //! What users hold: managers, locks and guards.
 
+mod awaiting;
 pub(crate) mod guard;
 pub(crate) mod leadership;
 pub(crate) mod lock;

@@ -378,6 +378,33 @@ async fn the_last_clone_closes_the_manager(backend: Backend) {
     assert!(there.lock("a").try_acquire().await.is_ok());
 }
 
+#[tokio::test]
+async fn what_is_awaited_is_acquired() {
+    let locks = LockManager::in_memory();
+    let lock = locks.lock("a").lease(Duration::from_secs(5));
+    let guard = locks.lock("a").await.unwrap();
+    assert!(matches!(lock.try_acquire().await, Err(Error::Busy { .. })));
+    guard.release().await.unwrap();
+    (&lock).await.unwrap().release().await.unwrap();
+
+    let config = locks.rw_lock("config");
+    let writing = config.write().await.unwrap();
+    assert!(matches!(
+        config.read().try_acquire().await,
+        Err(Error::Busy { .. })
+    ));
+    drop(writing);
+
+    let set = locks.all(["a", "b"]);
+    let both = tokio::spawn(set.clone().into_future()).await.unwrap().unwrap();
+    assert!(matches!(lock.try_acquire().await, Err(Error::Busy { .. })));
+    both.release().await.unwrap();
+    tokio::select! {
+        both = &set => both.unwrap().release().await.unwrap(),
+        () = sleep(LONG) => panic!("the locks are free"),
+    }
+}
+
 async fn status_shows_holder_and_queue(backend: Backend) {
     let (here, there) = (backend.client().await, backend.client().await);
     let lock = there.lock("a");
