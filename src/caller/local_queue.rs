@@ -26,6 +26,7 @@ mod turns;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -44,6 +45,9 @@ use crate::sync::locked;
 use crate::time::clock::LocalTime;
 use crate::types::error::{Error, Result};
 use crate::types::lease::{Lease, LeaseState};
+
+/// For how long retained turns may follow one another before other tasks run.
+const YIELD_EVERY: Duration = Duration::from_millis(1);
 
 /// What a tenure asks for, and how many turns it may serve inside this process.
 #[derive(Clone, Debug)]
@@ -77,6 +81,8 @@ struct State {
     present: Option<Arc<Turns>>,
     /// The hold of the present tenure while nobody has a turn of it.
     idle: Option<Held>,
+    /// When a caller with a retained turn let other tasks run last.
+    yielded: LocalTime,
     next_number: u64,
 }
 
@@ -260,7 +266,7 @@ impl LocalQueue {
             let is_present = present.is_some_and(|present| Arc::ptr_eq(present, turns));
             let goes_on = is_present && !self.client().is_closed();
             let is_wanted = !state.waiters.is_empty() || state.asked.is_some();
-            if goes_on && !is_wanted && turns.is_retained(now) && held.hold().rest(now) {
+            if goes_on && !is_wanted && turns.rest(now) {
                 self.end_guard(&held, now, end);
                 state.idle = Some(held);
                 return None;
@@ -291,8 +297,12 @@ impl LocalQueue {
     }
 
     /// A turn of the tenure that is idle here.
-    fn retained(self: &Arc<Self>) -> Option<Turn> {
-        let now = self.client().now();
+    async fn retained(self: &Arc<Self>) -> Option<Turn> {
+        let mut now = self.client().now();
+        if self.must_yield(now) {
+            tokio::task::yield_now().await;
+            now = self.client().now();
+        }
         let mut state = locked(&self.state);
         let held = state.idle.take()?;
         let turns = state.present.clone()?;
@@ -302,6 +312,17 @@ impl LocalQueue {
             return None;
         };
         Some(Turn::new(held, turns, fence, How::Retained, Arc::clone(self)))
+    }
+
+    /// Whether retained turns have followed one another for long enough without a call. Such turns never
+    /// wait, so other tasks of the thread, and the message that the lock is wanted, would wait for their end.
+    fn must_yield(&self, now: LocalTime) -> bool {
+        let mut state = locked(&self.state);
+        let must = now.since(state.yielded) >= YIELD_EVERY;
+        if must {
+            state.yielded = now;
+        }
+        must
     }
 
     /// Ends the retention of a tenure, and releases the tenure if it is idle.

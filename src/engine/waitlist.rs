@@ -428,12 +428,23 @@ impl Waitlist {
 
     /// Ends the wait of all waiters.
     fn fail_all(&self, error: &Error) {
+        self.fail_those(error, |_| true);
+    }
+
+    /// Ends the wait of all waiters that are queued. The others may get the lock by their first calls.
+    fn fail_queued(&self, error: &Error) {
+        self.fail_those(error, |waiter| waiter.was_queued);
+    }
+
+    fn fail_those(&self, error: &Error, ends: impl Fn(&Waiter) -> bool) {
         // A closed client keeps running until all of them are told.
         let _running = self.background.keep_running();
         let mut state = locked(&self.state);
-        let waiters = std::mem::take(&mut state.waiters);
+        let waiters = std::mem::take(&mut state.waiters).into_iter();
+        let (ended, left): (BTreeMap<_, _>, _) = waiters.partition(|(_, waiter)| ends(waiter));
+        state.waiters = left;
         self.left(state);
-        for waiter in waiters.into_values() {
+        for waiter in ended.into_values() {
             self.refuse(*waiter, error.clone());
         }
         self.call.notify_one();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// An instant of a [`Clock`]: the time since that clock's origin.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Default, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct LocalTime(Duration);
 
 impl LocalTime {

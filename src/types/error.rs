@@ -209,9 +209,17 @@ pub struct ServerError {
 }
 
 impl ServerError {
+    /// The most bytes that are kept of what a server says.
+    const LONGEST: usize = 1000;
+
     pub(crate) fn new(message: impl Into<Arc<str>>) -> ServerError {
+        let message = message.into();
+        if message.len() <= Self::LONGEST {
+            return ServerError { message };
+        }
+        let end = (0..=Self::LONGEST).rev().find(|at| message.is_char_boundary(*at));
         ServerError {
-            message: message.into(),
+            message: format!("{}…", &message[..end.unwrap_or_default()]).into(),
         }
     }
 }

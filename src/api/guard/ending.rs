@@ -14,7 +14,8 @@ const AFTER_WORK: Duration = Duration::from_millis(10);
 impl LockGuard {
     /// Releases the lock, and waits until the server has confirmed it. In a quorum, it waits for a majority
     /// of the servers. By then the next waiter has the lock. If that is another guard of this process
-    /// ([`local_handoffs`](crate::Lock::local_handoffs)), the server is not asked.
+    /// ([`local_handoffs`](crate::Lock::local_handoffs)), or if the lock is
+    /// [retained](crate::Lock::retain), the server is not asked.
     ///
     /// # Errors
     /// - [`Error::Lost`](crate::Error::Lost) if the lease was over before: another holder may have had the

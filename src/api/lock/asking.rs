@@ -80,7 +80,7 @@ async fn acquire_held<'a>(
         });
         // A tenure is no caller: those that wait for it are counted.
         let _permit = lock.place().count_caller()?;
-        if let Some(turn) = lock.queues.retained(&tenure) {
+        if let Some(turn) = lock.queues.retained(&tenure).await {
             return Ok(LockGuard::of_turn(turn));
         }
         if tenure.has_turns() {
@@ -104,7 +104,7 @@ pub(super) async fn attempt(lock: Lock, if_busy: Outcome) -> Result<LockGuard> {
     let tenure = params(&lock)?;
     let mut ask = lock.place().counters().attempt(&tenure.hold.group);
     let trying = pin!(async {
-        if let Some(turn) = lock.queues.retained(&tenure) {
+        if let Some(turn) = lock.queues.retained(&tenure).await {
             return Ok(LockGuard::of_turn(turn));
         }
         if tenure.has_turns() {

@@ -102,11 +102,10 @@ impl LocalQueues {
     }
 
     /// A turn of the lock, if it is retained here.
-    #[inline]
-    pub(crate) fn retained(self: &Arc<Self>, tenure: &TenureParams) -> Option<Turn> {
+    pub(crate) async fn retained(self: &Arc<Self>, tenure: &TenureParams) -> Option<Turn> {
         tenure.hold.retain_ms?;
         let queue = Arc::clone(&*self.queues.get(&Key::of(tenure))?);
-        queue.retained()
+        queue.retained().await
     }
 
     /// Gives back all locks that are retained here.

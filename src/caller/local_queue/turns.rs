@@ -23,6 +23,8 @@ pub(crate) struct Turns {
     first: Fence,
     /// The fence of the present turn, or of the last one.
     fence: AtomicU64,
+    /// The fence of the last turn that nobody came after at once. That turn is over.
+    rested: AtomicU64,
     /// The fence of the last turn that there may be.
     last: Fence,
     /// No turn begins later.
@@ -47,6 +49,7 @@ impl Turns {
             hold,
             first,
             fence: AtomicU64::new(first.get()),
+            rested: AtomicU64::new(0),
             until: now.after(LONGEST_TENURE),
             ended: Notify::new(),
         }
@@ -65,8 +68,19 @@ impl Turns {
         self.retention = Some(retention);
     }
 
+    /// Ends the present turn, if the tenure may stay here without one. Returns whether it may.
+    pub(super) fn rest(&self, now: LocalTime) -> bool {
+        let rests = self.is_retained(now) && self.hold().rest(now);
+        if rests {
+            self.rested
+                .store(self.fence.load(Ordering::Acquire), Ordering::Release);
+            self.ended.notify_waiters();
+        }
+        rests
+    }
+
     /// Whether the tenure may stay here without a turn.
-    pub(super) fn is_retained(&self, now: LocalTime) -> bool {
+    fn is_retained(&self, now: LocalTime) -> bool {
         let has_turns = self.fence.load(Ordering::Acquire) < self.last_reserved.get();
         has_turns
             && self
@@ -116,7 +130,8 @@ impl Turns {
 
     /// Fails if the turn with this fence is over: it was passed on, or the hold is over.
     pub(super) fn check(&self, fence: Fence) -> Result<(), Lost> {
-        if self.fence.load(Ordering::Acquire) != fence.get() {
+        let is_present = self.fence.load(Ordering::Acquire) == fence.get();
+        if !is_present || self.rested.load(Ordering::Acquire) == fence.get() {
             return Err(Lost::new(Arc::clone(self.hold().name()), HoldEnd::Released));
         }
         self.hold().check()

@@ -108,11 +108,14 @@ fn subscription_after(
             waitlist.subscribed();
             Subscription::Up
         }
-        Err(failure @ (Failure::Refused(_) | Failure::Closed)) => {
-            waitlist.fail_all(&failure.into());
-            Subscription::Due(now)
+        Err(failure) => {
+            match failure {
+                Failure::Closed => waitlist.fail_all(&failure.into()),
+                Failure::Refused(_) => waitlist.fail_queued(&failure.into()),
+                _ => {}
+            }
+            Subscription::Due(now.after(backoff.step()))
         }
-        Err(_) => Subscription::Due(now.after(backoff.step())),
     }
 }
 

@@ -1,7 +1,8 @@
 //! Reads RESP3 frames (<https://redis.io/docs/latest/develop/reference/protocol-spec/>).
 //!
-//! The bytes of a frame are counted before they are parsed, without recursion, and each of them once. So a
-//! server can make this client neither overflow its stack nor allocate more than [`MAX_LENGTH`].
+//! The bytes and the parts of a frame are counted before they are parsed, without recursion, and each of them
+//! once. So a server can make this client neither overflow its stack nor allocate more than some times
+//! [`MAX_LENGTH`].
 
 use std::mem;
 
@@ -11,6 +12,9 @@ use redis_protocol::resp3::types::RangeFrame;
 
 /// The longest frame. The slots of a large and fragmented cluster take some MB.
 const MAX_LENGTH: usize = 16 << 20;
+/// How many parts a frame may have, each of which takes some 160 bytes. A cluster whose 16,384 slots are all
+/// apart has 20 for each.
+const MAX_PARTS: usize = 400_000;
 /// How deep frames may be nested. The slots of a cluster are nested four times.
 const MAX_DEPTH: usize = 16;
 /// How much is read at once, unless a frame is longer.
@@ -146,6 +150,8 @@ struct Scan {
     searched: usize,
     /// The arrays around `at`, the outermost one first.
     open: Vec<Open>,
+    /// The parts of all arrays so far.
+    parts: usize,
     /// The end of the frame is at `at`.
     is_known: bool,
 }
@@ -225,8 +231,9 @@ impl Scan {
         if self.open.len() == MAX_DEPTH {
             return Err(Malformed("it is nested too deeply"));
         }
+        self.parts = self.parts.saturating_add(parts);
         // Each part has a byte at least.
-        if end.saturating_add(parts) > MAX_LENGTH {
+        if end.saturating_add(parts) > MAX_LENGTH || self.parts > MAX_PARTS {
             return Err(TOO_LONG);
         }
         match (parts, is_attributes) {
@@ -290,6 +297,8 @@ mod tests {
             ("*2147483647\r\n", "it is too long"),
             ("%2147483648\r\n", "it is too long"),
             ("*2\r\n$16777210\r\n", "it is too long"),
+            ("*400001\r\n", "it is too long"),
+            ("*200001\r\n%100000\r\n", "it is too long"),
             ("$99999999999999999999\r\n", "it is no RESP3"),
             (&long, "it is too long"),
         ] {

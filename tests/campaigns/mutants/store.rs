@@ -256,7 +256,9 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a frame ends before the next one begins", RESP, "while !self.is_known && self.at", "while self.at", FRAMES),
     edit("a frame is not nested so deeply that it is a danger", RESP, "if self.open.len() == MAX_DEPTH {", "if false {", FRAMES),
     edit("a text is not so long that it is a danger", RESP, "if end > MAX_LENGTH {", "if false {", FRAMES).within("ends"),
-    edit("an array is not so long that it is a danger", RESP, "if end.saturating_add(parts) > MAX_LENGTH {", "if false {", FRAMES),
+    edit("an array is not so long that it is a danger", RESP, "end.saturating_add(parts) > MAX_LENGTH || self.parts > MAX_PARTS", "self.parts > MAX_PARTS", FRAMES)
+        .equal("the number of parts is bounded too"),
+    edit("a frame has not so many parts that it is a danger", RESP, " || self.parts > MAX_PARTS", "", FRAMES),
     edit("a line is not so long that it is a danger", RESP, "bytes.len() - self.at > MAX_LENGTH", "false", FRAMES),
     edit("attributes are no part of an array", RESP, "ended.is_some_and(|ended| ended.is_attributes)", "false", FRAMES),
     edit("memory for a long frame is not kept", RESP, "            self.buffer.shrink_to(READ_AT_ONCE);\n", "", FRAMES),

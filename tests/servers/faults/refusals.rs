@@ -105,6 +105,25 @@ async fn a_waiter_without_its_channel_is_told_which_pattern_it_needs() {
     nothing_left(&server, NAME, SETTLED).await;
 }
 
+/// Race: The user may not subscribe, and its locks are to be retained.
+#[tokio::test]
+async fn a_free_lock_is_granted_though_it_cannot_be_retained_without_its_channel() {
+    let server = Server::start().await;
+    let url = set_user(&server, "restricted", "allkeys allcommands resetchannels").await;
+    let restricted = settings().retain(SECOND).connect(&url).await.unwrap();
+    for _ in 0..30 {
+        let granted = restricted.lock(NAME).acquire_timeout(SOON).await.unwrap();
+        granted.release().await.unwrap();
+    }
+    // Nothing keeps this thread busy meanwhile.
+    let began = Instant::now();
+    for _ in 0..20 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(began.elapsed() < SECOND, "{:?}", began.elapsed());
+    assert_eq!(restricted.stats().retained, 0);
+}
+
 async fn nothing_left_but_the_holder(server: &Server) {
     queued(server, NAME, 0).await;
     assert!(is_held(server, NAME).await);

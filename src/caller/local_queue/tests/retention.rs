@@ -1,5 +1,7 @@
 //! The promises of retention.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use super::*;
 
 const R: Duration = Duration::from_millis(20);
@@ -177,6 +179,41 @@ async fn the_release_of_a_guard_whose_lease_is_lost_says_so_though_the_lock_is_r
     store.knows("fairlock:{a}");
     assert!(matches!(guard.renew().await, Err(Error::Lost(_))));
     assert!(matches!(guard.release().await, Err(Error::Lost(_))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_token_ends_with_its_guard_though_the_lock_is_retained() {
+    let process = Process::retaining(&MemoryStore::new()).await;
+    let guard = process.lock.acquire().await.unwrap();
+    let (token, watched) = (guard.token(), guard.token());
+    let watching = tokio::spawn(async move { watched.lost().await });
+    guard.release().await.unwrap();
+    assert!(token.check().is_err());
+    settle().await;
+    assert_eq!(watching.await.unwrap(), HoldEnd::Released);
+    process.use_once().await;
+    assert!(token.check().is_err());
+    sleep(R).await;
+    process.is_left_clean().await;
+}
+
+#[tokio::test]
+async fn other_tasks_run_beside_retained_turns_that_never_wait() {
+    let process = Process::retaining(&MemoryStore::new()).await;
+    let (ticks, ticking) = (Arc::new(AtomicUsize::new(0)), process.lock.clone());
+    let counted = Arc::clone(&ticks);
+    let ticker = tokio::spawn(async move {
+        loop {
+            counted.fetch_add(1, Ordering::SeqCst);
+            yield_now().await;
+        }
+    });
+    let began = std::time::Instant::now();
+    while began.elapsed() < R / 2 {
+        drop(ticking.acquire().await.unwrap());
+    }
+    assert!(ticks.load(Ordering::SeqCst) > 1);
+    ticker.abort();
 }
 
 /// Race: A server loses a lock that a client retains, and grants it to the same client again.
