@@ -120,6 +120,9 @@ impl LocalQueues {
         began: LocalTime,
         until: Option<Instant>,
     ) -> Result<Turn> {
+        if let Some(turn) = self.retained(tenure).await {
+            return Ok(turn);
+        }
         if tenure.turns == 1 {
             // Each caller has its own place in the servers' queues.
             let listening = self.place().listen(&tenure.hold);
@@ -146,6 +149,9 @@ impl LocalQueues {
 
     /// Takes the lock if it is free, and if nobody waits for it here or on the servers.
     pub(crate) async fn try_acquire(self: &Arc<Self>, tenure: TenureParams) -> Result<Tried<Turn>> {
+        if let Some(turn) = self.retained(&tenure).await {
+            return Ok(Tried::Held(turn));
+        }
         if let Some(busy) = self.busy(&tenure) {
             return Ok(busy);
         }

@@ -80,9 +80,6 @@ async fn acquire_held<'a>(
         });
         // A tenure is no caller: those that wait for it are counted.
         let _permit = lock.place().count_caller()?;
-        if let Some(turn) = lock.queues.retained(&tenure).await {
-            return Ok(LockGuard::of_turn(turn));
-        }
         if tenure.has_turns() {
             // On the heap, so that those without it do not carry it along.
             let turn = Box::pin(lock.queues.acquire(&tenure, began, until));
@@ -104,9 +101,6 @@ pub(super) async fn attempt(lock: Lock, if_busy: Outcome) -> Result<LockGuard> {
     let tenure = params(&lock)?;
     let mut ask = lock.place().counters().attempt(&tenure.hold.group);
     let trying = pin!(async {
-        if let Some(turn) = lock.queues.retained(&tenure).await {
-            return Ok(LockGuard::of_turn(turn));
-        }
         if tenure.has_turns() {
             let tried = Box::pin(lock.queues.try_acquire(tenure)).await;
             held(tried?, LockGuard::of_turn)

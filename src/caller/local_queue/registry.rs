@@ -102,7 +102,7 @@ impl LocalQueues {
     }
 
     /// A turn of the lock, if it is retained here.
-    pub(crate) async fn retained(self: &Arc<Self>, tenure: &TenureParams) -> Option<Turn> {
+    pub(super) async fn retained(self: &Arc<Self>, tenure: &TenureParams) -> Option<Turn> {
         tenure.hold.retain_ms?;
         let queue = Arc::clone(&*self.queues.get(&Key::of(tenure))?);
         queue.retained().await
