@@ -94,7 +94,7 @@ pub use api::guard::{HoldToken, LockGuard};
 pub use api::leadership::Leadership;
 pub use api::lock::Lock;
 pub use api::lock_set::{LockSet, LockSetGuard};
-pub use api::manager::{LockManager, LockManagerBuilder, Quorum, Stats, Unreleased};
+pub use api::manager::{LockManager, LockManagerBuilder, Quorum, Stats};
 pub use api::rw_lock::RwLock;
 pub use api::spin;
 pub use servers::memory::MemoryStore;
@@ -103,7 +103,7 @@ pub use servers::memory::MemoryStore;
 pub use tests::fuzzing;
 #[cfg(feature = "redis")]
 pub use types::credentials::Credentials;
-pub use types::error::{Error, HoldEnd, Invalid, Lost, Result, ServerError};
+pub use types::error::{Error, HoldEnd, Invalid, Lost, Result, ServerError, Unreleased};
 pub use types::fence::Fence;
 pub use types::lease::{Lease, LeaseState};
 pub use types::owner::Owner;

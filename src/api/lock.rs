@@ -590,10 +590,10 @@ impl Lock {
     /// - A lock whose guard was released is still the client's. **Await
     ///   [`close`](crate::LockManager::close) before the program ends**, which gives it back. If the process
     ///   ends without it, dies, is stopped, or blocks its threads, others wait for the lease at most.
-    /// - Another client's [`try_acquire`](Self::try_acquire) is [`Busy`](crate::Error::Busy), and has the lock
-    ///   given back. If the lock is used all the time, each try may be too early: wait for it instead.
-    /// - It is [`Invalid`](crate::Error::Invalid) with an `owner`, a lease that is not renewed, a `max_hold` or
-    ///   an `at_least`, for permits, and in a quorum.
+    /// - A [`try_acquire`](Self::try_acquire) of another client is [`Busy`](crate::Error::Busy), and has the
+    ///   lock given back. If it is used all the time, each try may be too early: wait for it instead.
+    /// - It is [`Invalid`](crate::Error::Invalid) with an `owner`, a lease that is not renewed, a `max_hold`
+    ///   or an `at_least`, for permits, and in a quorum.
     ///
     /// # Examples
     /// ```

@@ -99,6 +99,15 @@ impl Ask {
     }
 }
 
+/// The same as [`LockSet::of`].
+impl FromIterator<Lock> for LockSet {
+    fn from_iter<I: IntoIterator<Item = Lock>>(locks: I) -> LockSet {
+        LockSet {
+            locks: locks.into_iter().collect(),
+        }
+    }
+}
+
 impl LockSet {
     /// Returns a set of locks that have settings of their own, also of semaphores and read/write locks. They
     /// must come from one manager. If one lock comes twice, its settings must be the same: a set has only one
@@ -117,9 +126,7 @@ impl LockSet {
     /// # Ok(()) }
     /// ```
     pub fn of(locks: impl IntoIterator<Item = Lock>) -> LockSet {
-        LockSet {
-            locks: locks.into_iter().collect(),
-        }
+        locks.into_iter().collect()
     }
 
     /// Waits for all of the locks, one after the other, in the order of their names.

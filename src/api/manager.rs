@@ -20,8 +20,7 @@ use crate::caller::local_queue::LocalQueues;
 use crate::caller::place::Place;
 use crate::engine::options::ManagerOptions;
 use crate::servers::memory::MemoryStore;
-use crate::types::error::{Error, Result};
-use crate::types::fence::Fence;
+use crate::types::error::{Error, Result, Unreleased};
 use crate::types::permits::Gives;
 
 /// One client of a Redis or Valkey server, of a [quorum](Quorum) of them, or of an
@@ -363,51 +362,3 @@ impl fmt::Debug for LockManager {
             .finish_non_exhaustive()
     }
 }
-
-/// The locks and releases that [`LockManager::close`](crate::LockManager::close) left behind.
-///
-/// The locks are those of guards that still live: each stays held until its guard is dropped or its lease
-/// ends. The releases are those that no server confirmed, or that no majority of a quorum did. Calls of
-/// `release` and `try_acquire` that were still under way count as such.
-///
-/// # Examples
-/// ```
-/// # #[tokio::main] async fn main() -> fairlock::Result<()> {
-/// # let locks = fairlock::LockManager::in_memory();
-/// let guard = locks.lock("invoice:42").acquire().await?;
-/// let unreleased = locks.close().await.unwrap_err();
-/// assert_eq!(unreleased.held, [("invoice:42".into(), guard.fence())]);
-/// assert_eq!(unreleased.unconfirmed, 0);
-/// # Ok(()) }
-/// ```
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Unreleased {
-    /// The locks that guards of this manager still hold, each with its name and fencing token.
-    pub held: Vec<(Arc<str>, Fence)>,
-    /// How many releases, and waits that were given up, no server had confirmed, and how many calls of
-    /// `release` and `try_acquire` were under way. What they left on the server ends with its lease at the
-    /// latest.
-    pub unconfirmed: usize,
-}
-
-impl fmt::Display for Unreleased {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("closed")?;
-        if !self.held.is_empty() {
-            write!(f, " with {} locks still held", self.held.len())?;
-        }
-        for (i, (name, fence)) in self.held.iter().take(8).enumerate() {
-            write!(f, "{} {name:?} (fence {fence})", if i == 0 { ":" } else { "," })?;
-        }
-        if self.held.len() > 8 {
-            f.write_str(", …")?;
-        }
-        if self.unconfirmed > 0 {
-            write!(f, "; calls not confirmed: {}", self.unconfirmed)?;
-        }
-        Ok(())
-    }
-}
-
-impl std::error::Error for Unreleased {}

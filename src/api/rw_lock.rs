@@ -71,12 +71,14 @@ impl RwLock {
 
     /// Returns the lock as readers take it: together with other readers.
     #[doc(alias = "shared")]
+    #[doc(alias = "read_owned")]
     pub fn read(&self) -> Lock {
         self.read.clone()
     }
 
     /// Returns the lock as writers take it: alone.
     #[doc(alias = "exclusive")]
+    #[doc(alias = "write_owned")]
     pub fn write(&self) -> Lock {
         self.write.clone()
     }

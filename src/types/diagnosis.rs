@@ -103,3 +103,14 @@ pub enum Verdict {
     /// Calls that need it are [`Error::Refused`](crate::Error::Refused), until somebody changes something.
     Refused,
 }
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Verdict::Fine => "fine",
+            Verdict::Warning => "warning",
+            Verdict::Unavailable => "unavailable",
+            Verdict::Refused => "refused",
+        })
+    }
+}

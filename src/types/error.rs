@@ -4,6 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::types::fence::Fence;
+
 /// The result of this crate's calls.
 ///
 /// # Examples
@@ -26,6 +28,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// | [`Unavailable`](Error::Unavailable), [`NoQuorum`](Error::NoQuorum) | yes | try again, and alert | 503 |
 /// | [`Lost`](Error::Lost) | no | find out what was done, and do the rest again | 503 |
 /// | [`Closed`](Error::Closed) | no | the process ends | 503 |
+/// | [`Unreleased`](Error::Unreleased) | no | tell which locks are taken until their leases end | |
 /// | [`Refused`](Error::Refused) | no | correct the configuration | 500 |
 /// | [`Invalid`](Error::Invalid) | no | correct the program | 500 |
 ///
@@ -44,7 +47,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// }
 /// # Ok(()) }
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
     /// The lock is held, or others wait for it, and the call was not to wait
@@ -105,6 +108,8 @@ pub enum Error {
     Lost(Lost),
     /// The manager was closed, or the runtime that it connected on is gone.
     Closed,
+    /// The manager was [closed](crate::LockManager::close), and left this behind.
+    Unreleased(Unreleased),
 }
 
 impl Error {
@@ -168,6 +173,7 @@ impl fmt::Display for Error {
             Error::Refused(e) => write!(f, "refused by the server: {e}"),
             Error::Invalid(e) => e.fmt(f),
             Error::Lost(e) => e.fmt(f),
+            Error::Unreleased(e) => e.fmt(f),
             Error::Closed => {
                 f.write_str("the lock manager is closed, or the runtime on which it connected has ended")
             }
@@ -184,11 +190,65 @@ impl From<Lost> for Error {
     }
 }
 
+impl From<Unreleased> for Error {
+    fn from(unreleased: Unreleased) -> Error {
+        Error::Unreleased(unreleased)
+    }
+}
+
 impl From<Invalid> for Error {
     fn from(invalid: Invalid) -> Error {
         Error::Invalid(invalid)
     }
 }
+
+/// The locks and releases that [`LockManager::close`](crate::LockManager::close) left behind.
+///
+/// The locks are those of guards that still live: each stays held until its guard is dropped or its lease
+/// ends. The releases are those that no server confirmed, or that no majority of a quorum did. Calls of
+/// `release` and `try_acquire` that were still under way count as such.
+///
+/// # Examples
+/// ```
+/// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+/// # let locks = fairlock::LockManager::in_memory();
+/// let guard = locks.lock("invoice:42").acquire().await?;
+/// let unreleased = locks.close().await.unwrap_err();
+/// assert_eq!(unreleased.held, [("invoice:42".into(), guard.fence())]);
+/// assert_eq!(unreleased.unconfirmed, 0);
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Unreleased {
+    /// The locks that guards of this manager still hold, each with its name and fencing token.
+    pub held: Vec<(Arc<str>, Fence)>,
+    /// How many releases, and waits that were given up, no server had confirmed, and how many calls of
+    /// `release` and `try_acquire` were under way. What they left on the server ends with its lease at the
+    /// latest.
+    pub unconfirmed: usize,
+}
+
+impl fmt::Display for Unreleased {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("closed")?;
+        if !self.held.is_empty() {
+            write!(f, " with {} locks still held", self.held.len())?;
+        }
+        for (i, (name, fence)) in self.held.iter().take(8).enumerate() {
+            write!(f, "{} {name:?} (fence {fence})", if i == 0 { ":" } else { "," })?;
+        }
+        if self.held.len() > 8 {
+            f.write_str(", …")?;
+        }
+        if self.unconfirmed > 0 {
+            write!(f, "; calls not confirmed: {}", self.unconfirmed)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Unreleased {}
 
 /// The message of the server, or of the connection to it.
 ///

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::num::NonZeroU64;
+use std::str::FromStr;
 
 use crate::types::error::{Error, Invalid};
 
@@ -25,10 +26,10 @@ use crate::types::error::{Error, Invalid};
 ///
 /// let fence = locks.lock("invoice:42").acquire().await?.fence();
 /// let column = i64::from(fence); // SQL has no unsigned integers
+/// assert_eq!(Fence::try_from(column)?, fence);
+/// assert_eq!(fence.to_string().parse::<Fence>()?, fence); // through an environment variable, or a header
 /// let later = locks.lock("invoice:42").acquire().await?.fence();
 /// assert!(later > fence && later.get() > fence.get());
-/// assert_eq!(Fence::try_from(fence.get())?, fence); // read back, for a comparison
-/// # let _ = column;
 /// # Ok(()) }
 /// ```
 /// A holder that was frozen between its read and its write:
@@ -132,15 +133,48 @@ impl From<Fence> for i64 {
     }
 }
 
+impl From<Fence> for NonZeroU64 {
+    fn from(fence: Fence) -> NonZeroU64 {
+        fence.0
+    }
+}
+
 impl TryFrom<u64> for Fence {
     type Error = Error;
 
     /// # Errors
     /// [`Invalid`](crate::Error::Invalid) for 0 and for 2⁶³ and more.
     fn try_from(number: u64) -> Result<Fence, Error> {
-        Fence::new(number)
-            .ok_or_else(|| Invalid::new(format!("fence {number}: must be from 1 to {}", i64::MAX)).into())
+        Fence::new(number).ok_or_else(|| no_fence(number))
     }
+}
+
+/// For SQL, which has no unsigned integers.
+impl TryFrom<i64> for Fence {
+    type Error = Error;
+
+    /// # Errors
+    /// [`Invalid`](crate::Error::Invalid) for what is less than 1.
+    fn try_from(number: i64) -> Result<Fence, Error> {
+        let fence = u64::try_from(number).ok().and_then(Fence::new);
+        fence.ok_or_else(|| no_fence(number))
+    }
+}
+
+/// Reads what `Display` writes.
+impl FromStr for Fence {
+    type Err = Error;
+
+    /// # Errors
+    /// [`Invalid`](crate::Error::Invalid) for all but an integer from 1 to 2⁶³ - 1.
+    fn from_str(text: &str) -> Result<Fence, Error> {
+        let fence = text.parse().ok().and_then(Fence::new);
+        fence.ok_or_else(|| no_fence(format_args!("{text:?}")))
+    }
+}
+
+fn no_fence(given: impl fmt::Display) -> Error {
+    Invalid::new(format!("fence {given}: must be from 1 to {}", i64::MAX)).into()
 }
 
 #[cfg(feature = "serde")]

@@ -1,5 +1,6 @@
 //! The state of a lease, as its holder sees it.
 
+use std::fmt;
 use std::time::Duration;
 
 /// The state of a guard's lease at one moment.
@@ -40,11 +41,12 @@ pub struct Lease {
 /// match guard.lease().state {
 ///     LeaseState::Held => println!("start the next batch"),
 ///     LeaseState::InDoubt => println!("finish, for {:?} at most", guard.lease().remaining),
-///     LeaseState::Lost => println!("stop"),
+///     _ => println!("stop"),
 /// }
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum LeaseState {
     /// The lease is good, and its last renewal succeeded.
     Held,
@@ -52,6 +54,16 @@ pub enum LeaseState {
     InDoubt,
     /// The lease is over: another holder may have the lock.
     Lost,
+}
+
+impl fmt::Display for LeaseState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            LeaseState::Held => "held",
+            LeaseState::InDoubt => "in doubt",
+            LeaseState::Lost => "lost",
+        })
+    }
 }
 
 impl Lease {

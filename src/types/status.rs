@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::pin::Pin;
+use std::sync::{Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -153,6 +154,17 @@ pub enum Kind {
     ReadWrite,
 }
 
+/// The same word as in JSON: `lock`, `semaphore` or `read_write`.
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Kind::Lock => "lock",
+            Kind::Semaphore => "semaphore",
+            Kind::ReadWrite => "read_write",
+        })
+    }
+}
+
 /// A lock in the list of [`LockManager::list`](crate::LockManager::list).
 ///
 /// # Examples
@@ -195,11 +207,16 @@ pub struct Listed {
 /// # Ok(()) }
 /// ```
 #[must_use = "a stream does nothing until it is polled"]
-pub struct LockStream<T>(BoxStream<'static, Result<T>>);
+pub struct LockStream<T>(Mutex<BoxStream<'static, Result<T>>>);
 
 impl<T> LockStream<T> {
     pub(crate) fn of(stream: BoxStream<'static, Result<T>>) -> LockStream<T> {
-        LockStream(stream)
+        // Never locked: it only makes the stream `Sync`.
+        LockStream(Mutex::new(stream))
+    }
+
+    fn stream(&mut self) -> &mut BoxStream<'static, Result<T>> {
+        self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the next item, or `None` at the end.
@@ -207,7 +224,7 @@ impl<T> LockStream<T> {
     /// # Cancel safety
     /// Dropping the future loses no item.
     pub async fn next(&mut self) -> Option<Result<T>> {
-        self.0.next().await
+        self.stream().next().await
     }
 }
 
@@ -215,7 +232,7 @@ impl<T> Stream for LockStream<T> {
     type Item = Result<T>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.0.poll_next_unpin(context)
+        self.stream().poll_next_unpin(context)
     }
 }
 

@@ -7,6 +7,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::error::Error as _;
 use std::fmt::Debug;
 use std::hash::Hash;
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 use fairlock::spin::SpinLock;
@@ -54,8 +55,6 @@ local_handoffs_in_a_quorum! {
 
 /// Types with these bounds can be moved to a static, another task or another thread.
 fn portable<T: Send + Sync + Unpin + 'static>() {}
-/// Only one task can use such a value at a time, so it need not be `Sync`.
-fn movable<T: Send + Unpin + 'static>() {}
 fn printable<T: Debug>() {}
 fn cheap<T: Clone>() {}
 fn value<T: Copy + Eq + Hash + Debug>() {}
@@ -88,7 +87,7 @@ fn types_have_the_bounds_that_users_rely_on() {
     portable::<Credentials>();
     portable::<Leadership>();
     portable::<HoldToken>();
-    movable::<LockStream<Status>>();
+    portable::<LockStream<Status>>();
 
     printable::<LockManager>();
     printable::<LockManagerBuilder>();
@@ -363,10 +362,30 @@ async fn everything_can_be_printed(backend: Backend) {
     assert!(format!("{invalid:?}").contains("Invalid"));
 }
 
+/// Closes a manager in a function of this crate's `Result`.
+async fn closed(locks: &LockManager) -> Result<()> {
+    locks.close().await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_a_closed_manager_left_is_an_error_like_others() {
+    let locks = LockManager::in_memory();
+    let guard = locks.lock("a").acquire().await.unwrap();
+    let Err(error) = closed(&locks).await else {
+        panic!("a guard lives")
+    };
+    assert!(!error.is_transient());
+    assert!(error.to_string().contains("\"a\""), "{error}");
+    assert_eq!(error, Error::Unreleased(locks.close().await.unwrap_err()));
+    guard.release().await.unwrap();
+    assert_eq!(closed(&locks).await, Ok(()));
+}
+
 #[test]
 fn fences_are_numbers_that_databases_know() {
-    let fence = Fence::try_from(7).unwrap();
-    let later = Fence::try_from(8).unwrap();
+    let fence = Fence::try_from(7_u64).unwrap();
+    let later = Fence::try_from(8_u64).unwrap();
     assert!(later > fence);
     assert_eq!((u64::from(fence), i64::from(fence), fence.get()), (7, 7, 7));
     assert_eq!(fence.to_string(), "7");
@@ -374,6 +393,17 @@ fn fences_are_numbers_that_databases_know() {
     assert_eq!(HashSet::from([fence, later, fence]).len(), 2);
     let largest = u64::try_from(i64::MAX).unwrap();
     assert_eq!(i64::from(Fence::try_from(largest).unwrap()), i64::MAX);
+    assert_eq!(Fence::try_from(i64::from(fence)).unwrap(), fence);
+    assert_eq!(fence.to_string().parse::<Fence>().unwrap(), fence);
+    assert_eq!(NonZeroU64::from(fence).get(), 7);
+    for text in ["", "0", "-7", "7.0", " 7", "9223372036854775808"] {
+        let refused = text.parse::<Fence>().unwrap_err().to_string();
+        assert!(refused.contains(&format!("{text:?}")), "{refused}");
+    }
+    for number in [0, -1, i64::MIN] {
+        let refused = Fence::try_from(number).unwrap_err().to_string();
+        assert!(refused.contains(&number.to_string()), "{refused}");
+    }
     for number in [0, largest + 1, u64::MAX] {
         let refused = Fence::try_from(number).unwrap_err();
         assert!(matches!(refused, Error::Invalid(_)), "{refused:?}");
@@ -395,7 +425,7 @@ fn a_fence_is_serialized_as_an_integer() {
     }
     let read = |number: u64| Fence::deserialize(U64Deserializer::<ValueError>::new(number));
     let fence = read(7).unwrap();
-    assert_eq!(fence, Fence::try_from(7).unwrap());
+    assert_eq!(fence, Fence::try_from(7_u64).unwrap());
     assert_eq!(Shown(fence).to_string(), "7");
     assert!(read(0).is_err() && read(u64::MAX).is_err());
 }

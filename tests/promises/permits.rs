@@ -529,7 +529,7 @@ async fn a_forced_release_finds_each_of_many_holds(backend: Backend) {
 
 async fn fences_of_permits_increase(backend: Backend) {
     let clients = backend.clients(2).await;
-    let mut last = Fence::try_from(1).unwrap();
+    let mut last = Fence::try_from(1_u64).unwrap();
     let mut held = Vec::new();
     for n in 0..20 {
         let guard = clients[n % 2].semaphore("a", 5).acquire().await.unwrap();

@@ -212,7 +212,7 @@ async fn a_bad_name_is_refused_before_anything_is_sent(backend: Backend) {
 /// Returns the result of each call at its first poll, before anything can be sent to the server.
 #[track_caller]
 fn at_once(lock: &Lock) -> Vec<String> {
-    let fence = Fence::try_from(1).unwrap();
+    let fence = Fence::try_from(1_u64).unwrap();
     let answers = [
         lock.acquire().now_or_never().map(|answer| answer.map(drop)),
         lock.acquire_timeout(MS)

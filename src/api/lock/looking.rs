@@ -53,6 +53,7 @@ impl Lock {
     /// ```
     #[doc(alias = "is_locked")]
     #[doc(alias = "who")]
+    #[doc(alias = "available_permits")]
     pub fn status(&self) -> impl Future<Output = Result<Status>> + Send + use<> {
         self.status_with(Arc::default())
     }

@@ -464,7 +464,7 @@ async fn permits_outlast_a_server_that_stops_for_less_than_a_lease() {
     lasting.renew().await.unwrap();
     assert!(!first.is_finished());
     lasting.release().await.unwrap();
-    let mut last = Fence::try_from(1).unwrap();
+    let mut last = Fence::try_from(1_u64).unwrap();
     for waiter in [first, second, third] {
         let guard = granted(waiter, IN_TIME).await;
         assert!(guard.fence() > last);
