@@ -51,7 +51,7 @@ async fn main() -> fairlock::Result<()> {
     let lock = locks
         .lock("account:7")
         .lease(Duration::from_millis(300))
-        .renew(false);
+        .auto_renew(false);
     let mut account = Account {
         balance: 100,
         seen: None,

@@ -334,7 +334,8 @@ impl LockGuard {
     ///   in a quorum [`Error::NoQuorum`](crate::Error::NoQuorum) if no majority did. The lease lasts as long
     ///   as before, and is in doubt.
     /// - [`Error::Refused`](crate::Error::Refused) if the server refuses this client.
-    /// - [`Error::Invalid`](crate::Error::Invalid) if the lock has [`renew(false)`](crate::Lock::renew).
+    /// - [`Error::Invalid`](crate::Error::Invalid) if the lock has
+    ///   [`auto_renew(false)`](crate::Lock::auto_renew).
     ///
     /// # Cancel safety
     /// Dropping the future changes nothing, except that the lease may have been renewed.

@@ -429,14 +429,14 @@ impl Lock {
     /// # let locks = fairlock::LockManager::in_memory();
     /// use std::time::Duration;
     ///
-    /// let lock = locks.lock("newsletter").lease(Duration::from_millis(100)).renew(false);
+    /// let lock = locks.lock("newsletter").lease(Duration::from_millis(100)).auto_renew(false);
     /// let guard = lock.acquire().await?;
     /// tokio::time::sleep(Duration::from_millis(200)).await;
     /// assert!(guard.is_lost()); // nothing has renewed it
     /// # Ok(()) }
     /// ```
     #[doc(alias = "fixed_lease")]
-    pub fn renew(mut self, renew: bool) -> Lock {
+    pub fn auto_renew(mut self, renew: bool) -> Lock {
         self.options.fixed = !renew;
         self
     }
@@ -465,9 +465,9 @@ impl Lock {
     }
 
     /// Keeps the lock taken until so long after its grant, even if it is released earlier (1 ms to 30 days,
-    /// and no longer than [`max_hold`](Self::max_hold) or a lease that is not [renewed](Self::renew); `None`
-    /// is the default). In a quorum this is [`Invalid`](crate::Error::Invalid): keep the guard for that long
-    /// there.
+    /// and no longer than [`max_hold`](Self::max_hold) or a lease that is not [renewed](Self::auto_renew);
+    /// `None` is the default). In a quorum this is [`Invalid`](crate::Error::Invalid): keep the guard for
+    /// that long there.
     ///
     /// This is for jobs that all instances of a service start at about the same time. One of them takes the
     /// lock with [`try_acquire`](Self::try_acquire), and does the work. If it was done within a moment, an
@@ -487,7 +487,7 @@ impl Lock {
     ///
     /// It needs a release, which dropping the guard is too. If the process dies, or the lease is lost, the
     /// lock is free when the lease ends, so that another instance can do the work. If it should stay taken
-    /// then, give it a lease of that length which is not [renewed](Self::renew). A server that restarts
+    /// then, give it a lease of that length which is not [renewed](Self::auto_renew). A server that restarts
     /// without an append-only file forgets both.
     ///
     /// If the lock has an [`owner`](Self::owner), the guard that is released last counts. While the lock is
@@ -548,7 +548,7 @@ impl Lock {
     /// - If the lease is lost, so is that of the present turn. Those that wait in the process wait on.
     /// - [`try_acquire`](Self::try_acquire) finds the lock busy, without a call, while somebody in this
     ///   process has it or waits for it.
-    /// - A lock with an [`owner`](Self::owner), a lease that is not [renewed](Self::renew), a
+    /// - A lock with an [`owner`](Self::owner), a lease that is not [renewed](Self::auto_renew), a
     ///   [`max_hold`](Self::max_hold) or an [`at_least`](Self::at_least) takes no part. Neither does
     ///   [`SpinLock`](crate::spin::SpinLock). Locks of one name with other leases or another number of turns
     ///   have tenures of their own.

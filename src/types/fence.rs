@@ -65,7 +65,7 @@ use crate::types::error::{Error, Invalid};
 /// let mut account = Account { balance: 100, seen: None };
 /// let lock = locks.lock("account:7");
 /// // A lease that is not renewed stands for a holder that is frozen.
-/// let frozen = lock.clone().renew(false).acquire().await?;
+/// let frozen = lock.clone().auto_renew(false).acquire().await?;
 /// let of_frozen = account.read(frozen.fence()).expect("nobody was there");
 ///
 /// let next = lock.acquire().await?; // when that lease is over

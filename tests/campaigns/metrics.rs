@@ -81,7 +81,10 @@ async fn contend(locks: LockManager, seed: u64, until: Instant) -> (u64, u64) {
             0 => (locks.lock(format!("job:{seed}")), Duration::from_secs(11)),
             // A lease that is lost now and then.
             1 => (
-                locks.lock("report").lease(Duration::from_secs(1)).renew(false),
+                locks
+                    .lock("report")
+                    .lease(Duration::from_secs(1))
+                    .auto_renew(false),
                 ms * random.random_range(1..60),
             ),
             n => (locks.lock(format!("invoice:{}", n % 2)), ms),

@@ -98,7 +98,7 @@ async fn use_locks(locks: &LockManager) {
     let expired = locks
         .lock("expired")
         .lease(short)
-        .renew(false)
+        .auto_renew(false)
         .acquire()
         .await
         .unwrap();

@@ -149,7 +149,10 @@ fn the_span_of_a_turn_says_whether_the_lock_was_handed_over_in_this_process() {
 fn a_lost_lease_warns() {
     let recorder = recorded(async || {
         let locks = LockManager::in_memory();
-        let lock = locks.lock("report").lease(Duration::from_secs(3)).renew(false);
+        let lock = locks
+            .lock("report")
+            .lease(Duration::from_secs(3))
+            .auto_renew(false);
         let guard = lock.acquire().await.unwrap();
         let next = lock.acquire().await.unwrap();
         assert!(guard.is_lost());

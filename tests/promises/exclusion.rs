@@ -130,7 +130,7 @@ async fn a_release_after_another_took_over_says_taken(backend: Backend) {
     let old = here
         .lock("a")
         .lease(Duration::from_millis(300))
-        .renew(false)
+        .auto_renew(false)
         .acquire()
         .await
         .unwrap();
@@ -160,7 +160,7 @@ async fn a_release_after_the_lease_ran_out_says_expired(backend: Backend) {
     let guard = here
         .lock("a")
         .lease(Duration::from_millis(200))
-        .renew(false)
+        .auto_renew(false)
         .acquire()
         .await
         .unwrap();
@@ -201,7 +201,13 @@ async fn a_lock_taken_by_force_is_neither_renewed_nor_released_by_its_former_hol
 async fn an_overlong_hold_does_not_shorten_the_next_one(backend: Backend) {
     let (here, there) = (backend.client().await, backend.client().await);
     let short = Duration::from_millis(200);
-    let late = here.lock("a").lease(short).renew(false).acquire().await.unwrap();
+    let late = here
+        .lock("a")
+        .lease(short)
+        .auto_renew(false)
+        .acquire()
+        .await
+        .unwrap();
     let guard = there.lock("a").acquire().await.unwrap();
     drop(late);
     sleep(short * 2).await;

@@ -106,7 +106,7 @@ async fn leases_that_are_meant_to_run_out_change_no_order(backend: Backend) {
     for waiter in 0..WAITERS {
         let lock = clients[waiter / 3 % 3].lock("a");
         let lock = match waiter % 3 {
-            0 => lock.lease(lease).renew(false),
+            0 => lock.lease(lease).auto_renew(false),
             1 => lock.max_hold(lease),
             _ => lock.lease(lease),
         };

@@ -246,7 +246,7 @@ async fn a_guard_refuses_a_time_that_its_lock_must_not_have(backend: Backend) {
         (locks.lock("a"), Duration::ZERO, "from 1ms"),
         (locks.lock("a").max_hold(second), 2 * second, "max_hold, 1s"),
         (
-            locks.lock("a").lease(second).renew(false),
+            locks.lock("a").lease(second).auto_renew(false),
             2 * second,
             "lease, 1s",
         ),

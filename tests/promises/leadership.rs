@@ -549,7 +549,13 @@ async fn a_watch_tells_each_change_once(backend: Backend) {
 async fn a_watch_tells_soon_that_a_lease_has_ended(backend: Backend) {
     let (here, there) = (backend.client().await, backend.client().await);
     let lease = Duration::from_secs(2);
-    let dead = here.lock("a").lease(lease).renew(false).acquire().await.unwrap();
+    let dead = here
+        .lock("a")
+        .lease(lease)
+        .auto_renew(false)
+        .acquire()
+        .await
+        .unwrap();
     let mut watch = there.lock("a").watch(LONG);
     let began = Instant::now();
     while timeout(LONG, changed(&mut watch))

@@ -100,7 +100,13 @@ async fn a_fixed_lease_is_never_extended(backend: Backend) {
     let (here, there) = (backend.client().await, backend.client().await);
     let lease = Duration::from_millis(500);
     let start = Instant::now();
-    let guard = here.lock("a").lease(lease).renew(false).acquire().await.unwrap();
+    let guard = here
+        .lock("a")
+        .lease(lease)
+        .auto_renew(false)
+        .acquire()
+        .await
+        .unwrap();
     assert!(matches!(guard.renew().await, Err(Error::Invalid(_))));
     let lost = guard.lost().await;
     let took = start.elapsed();
@@ -127,7 +133,7 @@ async fn a_pushed_fixed_lease_is_claimed_once_and_never_extended(backend: Backen
         .client_with(|settings| settings.claim_window(claim_window))
         .await;
     let guard = here.lock("a").acquire().await.unwrap();
-    let waiter = tokio::spawn(there.lock("a").lease(lease).renew(false).acquire());
+    let waiter = tokio::spawn(there.lock("a").lease(lease).auto_renew(false).acquire());
     backend.queued(&here.lock("a"), 1, 1).await;
     let start = Instant::now();
     guard.release().await.unwrap();
@@ -243,7 +249,7 @@ async fn lost_resolves_with_the_end_of_the_lease_and_not_before(backend: Backend
     let guard = client
         .lock("a")
         .lease(lease)
-        .renew(false)
+        .auto_renew(false)
         .acquire()
         .await
         .unwrap();

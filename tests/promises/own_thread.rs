@@ -84,7 +84,7 @@ fn every_call_works_in_any_executor(backend: &Backend) {
         let brief = lock
             .clone()
             .lease(SECOND / 5)
-            .renew(false)
+            .auto_renew(false)
             .acquire()
             .await
             .unwrap();

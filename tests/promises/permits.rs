@@ -225,7 +225,13 @@ async fn a_crashed_or_lost_holder_gives_back_its_permits_alone(backend: Backend)
     let two = locks.semaphore("a", 2);
     let lasting = two.acquire().await.unwrap();
     // Nothing renews this one, as if its process was dead.
-    let dead = two.clone().lease(lease).renew(false).acquire().await.unwrap();
+    let dead = two
+        .clone()
+        .lease(lease)
+        .auto_renew(false)
+        .acquire()
+        .await
+        .unwrap();
     let began = Instant::now();
     let next = timeout(LONG, two.acquire()).await.unwrap().unwrap();
     let waited = began.elapsed();
@@ -421,7 +427,7 @@ async fn only_a_writer_can_be_downgraded(backend: Backend) {
         guard.release().await.unwrap();
     }
     let lease = backend.short_lease();
-    let writer = locks.rw_lock("a").write().lease(lease).renew(false);
+    let writer = locks.rw_lock("a").write().lease(lease).auto_renew(false);
     let lost = writer.acquire().await.unwrap();
     sleep(2 * lease).await;
     assert!(matches!(lost.downgrade().await, Err(Error::Lost(_))));

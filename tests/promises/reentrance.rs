@@ -176,7 +176,7 @@ async fn a_short_hold_ends_alone_and_the_long_one_stays(backend: Backend) {
     let (here, there) = (backend.client().await, backend.client().await);
     let lock = here.lock("a").owner(&Owner::named("one"));
     let long = lock.acquire().await.unwrap();
-    let short = lock.clone().lease(Duration::from_millis(300)).renew(false);
+    let short = lock.clone().lease(Duration::from_millis(300)).auto_renew(false);
     let short = short.acquire().await.unwrap();
     assert_eq!(short.lost().await, HoldEnd::Expired);
     sleep(Duration::from_millis(50)).await;
@@ -204,7 +204,13 @@ async fn the_longest_hold_may_end_first(backend: Backend) {
     let long = lock.acquire().await.unwrap();
     let lease = Duration::from_millis(400);
     let start = Instant::now();
-    let short = lock.clone().lease(lease).renew(false).acquire().await.unwrap();
+    let short = lock
+        .clone()
+        .lease(lease)
+        .auto_renew(false)
+        .acquire()
+        .await
+        .unwrap();
     long.release().await.unwrap();
     short.check().unwrap();
     let holder = there.lock("a").status().await.unwrap().holder.unwrap();
@@ -337,7 +343,7 @@ mod on_a_real_server {
         let outer = lock.acquire().await.unwrap();
         let lease = Duration::from_millis(400);
         proxy.delay_down(lease * 4 / 5);
-        let inner = tokio::spawn(lock.clone().lease(lease).renew(false).acquire());
+        let inner = tokio::spawn(lock.clone().lease(lease).auto_renew(false).acquire());
         sleep(lease).await;
         proxy.heal();
         let inner = timeout(LONG, inner).await.expect("granted").unwrap().unwrap();

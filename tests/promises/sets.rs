@@ -211,7 +211,7 @@ async fn a_lock_that_is_lost_while_the_next_is_awaited_ends_the_call(backend: Ba
 
 async fn a_loss_of_one_lock_ends_the_work_of_all(backend: Backend) {
     let locks = backend.client().await;
-    let short = locks.lock("b").lease(backend.short_lease()).renew(false);
+    let short = locks.lock("b").lease(backend.short_lease()).auto_renew(false);
     let set = LockSet::of([locks.lock("a"), short]);
     let guard = set.acquire().await.unwrap();
     let watcher = guard.lost();

@@ -144,7 +144,7 @@ async fn a_bad_option_of_a_lock_is_refused_before_anything_is_sent(backend: Back
                 "max_hold, 86399.999s",
             ),
             (
-                lock().at_least(DAY).lease(DAY - MS).renew(false),
+                lock().at_least(DAY).lease(DAY - MS).auto_renew(false),
                 "at_least 86400s",
                 "lease, 86399.999s",
             ),
@@ -157,9 +157,13 @@ async fn a_bad_option_of_a_lock_is_refused_before_anything_is_sent(backend: Back
         (lock().lease(Duration::ZERO), "lease 0ns", "from 100ms"),
         (lock().lease(99 * MS), "lease 99ms", "from 100ms"),
         (lock().lease(DAY + MS), "lease 86400.001s", "to 86400s"),
-        (lock().lease(99 * MS).renew(false), "lease 99ms", "from 100ms"),
-        (lock().lease(longest + MS).renew(false), "lease", to),
-        (lock().lease(Duration::MAX).renew(false), "lease", to),
+        (
+            lock().lease(99 * MS).auto_renew(false),
+            "lease 99ms",
+            "from 100ms",
+        ),
+        (lock().lease(longest + MS).auto_renew(false), "lease", to),
+        (lock().lease(Duration::MAX).auto_renew(false), "lease", to),
         (lock().max_hold(99 * MS), "max_hold 99ms", "at least 100ms"),
         (lock().max_hold(Duration::ZERO), "max_hold 0ns", "at least 100ms"),
         (lock().local_handoffs(0), "local_handoffs 0", "from 1 to 1000"),
@@ -170,7 +174,7 @@ async fn a_bad_option_of_a_lock_is_refused_before_anything_is_sent(backend: Back
         ),
         (lock().max_hold(DAY).retain(10 * MS), "retain", "a max_hold"),
         (
-            lock().renew(false).retain(10 * MS),
+            lock().auto_renew(false).retain(10 * MS),
             "retain",
             "a lease that is renewed",
         ),
@@ -259,7 +263,7 @@ async fn the_limits_themselves_are_allowed(backend: Backend) {
             retains
                 .lock("b")
                 .lease(200 * MS)
-                .renew(renews)
+                .auto_renew(renews)
                 .acquire()
                 .await
                 .unwrap(),
@@ -291,6 +295,12 @@ async fn the_limits_themselves_are_allowed(backend: Backend) {
     guard.release().await.unwrap();
     let guard = most.lock("a").local_handoffs(1000).acquire().await.unwrap();
     guard.release().await.unwrap();
-    let guard = most.lock("a").lease(DAY).renew(false).acquire().await.unwrap();
+    let guard = most
+        .lock("a")
+        .lease(DAY)
+        .auto_renew(false)
+        .acquire()
+        .await
+        .unwrap();
     guard.release().await.unwrap();
 }

@@ -132,7 +132,13 @@ async fn a_lease_that_runs_out_lets_the_waiter_in(backend: Backend) {
     let lease = Duration::from_millis(400);
     // This is taken before the lease begins, so the time of the reply does not matter.
     let start = Instant::now();
-    let _guard = here.lock("a").lease(lease).renew(false).acquire().await.unwrap();
+    let _guard = here
+        .lock("a")
+        .lease(lease)
+        .auto_renew(false)
+        .acquire()
+        .await
+        .unwrap();
     let next = timeout(LONG, there.lock("a").acquire())
         .await
         .expect("free")

@@ -46,7 +46,10 @@ const LONG: Duration = Duration::from_secs(30);
 
 async fn work_is_stopped_when_the_lease_is_lost(backend: Backend) {
     let client = backend.client().await;
-    let lock = client.lock("a").lease(Duration::from_millis(300)).renew(false);
+    let lock = client
+        .lock("a")
+        .lease(Duration::from_millis(300))
+        .auto_renew(false);
     let guard = lock.acquire().await.unwrap();
     let stopped = timeout(LONG, guard.run(std::future::pending::<()>()))
         .await

@@ -169,7 +169,7 @@ async fn every_way_to_acquire_gives_a_guard_once_the_replicas_have_the_grant() {
             locks
                 .lock(NAME)
                 .lease(SECOND)
-                .renew(false)
+                .auto_renew(false)
                 .with(async |_| 7)
                 .await
                 .unwrap(),

@@ -208,7 +208,7 @@ async fn permits(server: &Server, one: &LockManager, other: &LockManager) -> Res
     let limited = semaphore.at_least(SECOND / 10);
     limited.with(async |_| ()).await?;
     // A lease that nobody renews is found to be over, by a client that is closed in the end.
-    let ending = two.lease(SECOND / 5).renew(false).acquire().await?;
+    let ending = two.lease(SECOND / 5).auto_renew(false).acquire().await?;
     ending.lost().await;
     let rest = other.semaphore("a", 2).permits(2).acquire().await?;
     rest.release().await?;

@@ -89,8 +89,8 @@ impl Lock {
     ///
     /// [`status`](Self::status) shows the fence of the holder. Because of it, a repeated call never takes the
     /// lock from the next holder. The former holder learns of its loss at its next renewal, so until then
-    /// both may believe that they hold the lock. If its lease is not [renewed](Self::renew), it learns of it
-    /// when the lease ends.
+    /// both may believe that they hold the lock. If its lease is not [renewed](Self::auto_renew), it learns
+    /// of it when the lease ends.
     ///
     /// In a quorum the call ends the holds on all servers, and waits for the servers that showed this holder.
     /// It returns `true` if too few are left for the holder to keep the lock. While several clients have a

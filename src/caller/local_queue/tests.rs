@@ -212,7 +212,7 @@ async fn locks_with_other_terms_go_their_own_way() {
     // With the number of local queues while both wait.
     let others = [
         (lock().owner(&owner), 1),
-        (lock().lease(1000 * MS).renew(false), 1),
+        (lock().lease(1000 * MS).auto_renew(false), 1),
         (lock().max_hold(1000 * MS), 1),
         (lock().local_handoffs(1), 1),
         (lock().lease(1000 * MS), 2),

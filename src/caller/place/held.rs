@@ -101,7 +101,7 @@ impl Held {
 
     pub(crate) async fn renew(&self) -> Result<()> {
         if self.hold().is_fixed() {
-            return Err(Invalid::new("renew: must not be called if the lock has `renew(false)`").into());
+            return Err(Invalid::new("renew: must not be called if the lock has `auto_renew(false)`").into());
         }
         match self {
             Held::One(held) => Ok(held.background().renew(held.hold(), true).await?),

@@ -85,7 +85,7 @@ async fn contend(locks: LockManager, seed: u64) {
     for _ in 0..CALLS {
         let lock = locks.lock(format!("group{}:{}", seed % 2, random.random_range(0..2)));
         let lock = match random.random_range(0..6) {
-            0 => lock.lease(Duration::from_millis(150)).renew(false),
+            0 => lock.lease(Duration::from_millis(150)).auto_renew(false),
             1 => lock.max_hold(Duration::from_millis(150)),
             _ => lock,
         };

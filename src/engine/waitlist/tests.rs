@@ -177,7 +177,11 @@ async fn handed_over(guard: LockGuard, waiter: JoinHandle<LockGuard>) {
 #[tokio::test(start_paused = true)]
 async fn first_waiter_is_reached_though_a_hold_of_its_client_ran_out() {
     let mut fixture = Fixture::new();
-    fixture.lock = fixture.lock.clone().lease(Duration::from_secs(20)).renew(false);
+    fixture.lock = fixture
+        .lock
+        .clone()
+        .lease(Duration::from_secs(20))
+        .auto_renew(false);
     let guard = fixture.other.acquire().await.unwrap();
     let waiter = fixture.waiter().await;
     released(guard).await;
@@ -221,7 +225,7 @@ async fn lease_meant_to_expire_costs_its_clients_waiters_no_turn() {
             let fixture = Fixture::new();
             let lock = fixture.lock.clone();
             let lock = match is_fixed {
-                true => lock.lease(lease).renew(false),
+                true => lock.lease(lease).auto_renew(false),
                 false => lock.max_hold(lease),
             };
             let before = match is_pushed {
@@ -328,7 +332,7 @@ async fn all_waiters_are_reached_once_a_missed_one_finds_the_lock_free() {
 async fn waiter_that_takes_its_turn_at_the_end_of_a_lease_makes_no_other_ask() {
     let fixture = Fixture::new();
     let lease = Duration::from_secs(2);
-    let holder = fixture.other.clone().lease(lease).renew(false);
+    let holder = fixture.other.clone().lease(lease).auto_renew(false);
     let _held = holder.acquire().await.unwrap();
     let (first, _second, _third) = (
         fixture.waiter().await,

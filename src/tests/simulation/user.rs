@@ -129,7 +129,7 @@ impl User {
         let (plain, permits) = self.side(lock);
         let is_for_an_owner = self.owner_of(lock).is_some();
         let set = match self.rng.u8(..8) {
-            0 => plain.lease(self.ms(100..=2000)).renew(false),
+            0 => plain.lease(self.ms(100..=2000)).auto_renew(false),
             1 => plain.max_hold(self.ms(100..=4000)),
             2 => plain.lease(self.ms(100..=6000)),
             3 if !is_for_an_owner => plain.at_least(self.ms(1..=3000)),

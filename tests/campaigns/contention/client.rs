@@ -308,7 +308,13 @@ impl Worker {
     /// Holds the lock for longer than its lease, and writes without checking.
     async fn blind_turn(&mut self, mut entry: Entry<'_>) {
         let began = now_ns();
-        let acquired = self.lock.clone().lease(BLIND_LEASE).renew(false).acquire().await;
+        let acquired = self
+            .lock
+            .clone()
+            .lease(BLIND_LEASE)
+            .auto_renew(false)
+            .acquire()
+            .await;
         let guard = match acquired {
             Ok(guard) => guard,
             Err(error) => return entry.over(end_of(&error)),

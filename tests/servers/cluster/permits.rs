@@ -219,7 +219,7 @@ async fn permits_handed_to_the_last_in_the_queue_are_counted_though_their_slot_m
         };
         let ending = match runs_out {
             false => one.acquire().await.unwrap(),
-            true => one.lease(5 * SECOND).renew(false).acquire().await.unwrap(),
+            true => one.lease(5 * SECOND).auto_renew(false).acquire().await.unwrap(),
         };
         let waits = tokio::spawn(other.acquire());
         eventually("one waits", IN_TIME, async || waiting(&other).await == 1).await;

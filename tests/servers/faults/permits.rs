@@ -263,7 +263,7 @@ async fn permits_heal_when_any_one_of_their_keys_is_deleted() {
         let (locks, others) = (renewing(&server).await, polling(&server).await);
         let semaphore = others.semaphore(NAME, 2);
         let lasting = locks.semaphore(NAME, 2).acquire().await.unwrap();
-        let ending = locks.semaphore(NAME, 2).lease(4 * SECOND).renew(false);
+        let ending = locks.semaphore(NAME, 2).lease(4 * SECOND).auto_renew(false);
         let ending = ending.acquire().await.unwrap();
         let first = in_line(&server, &semaphore, SEMAPHORE, 1).await;
         let second = in_line(&server, &semaphore, SEMAPHORE, 2).await;
@@ -421,7 +421,7 @@ async fn a_full_server_gives_the_permits_of_a_dead_holder_to_those_who_wait() {
         .acquire()
         .await
         .unwrap();
-    let ending = others.semaphore(NAME, 2).lease(4 * SECOND).renew(false);
+    let ending = others.semaphore(NAME, 2).lease(4 * SECOND).auto_renew(false);
     let ending = ending.acquire().await.unwrap();
     let waiter = in_line(&server, &others.semaphore(NAME, 2), SEMAPHORE, 1).await;
     listening(&server, 1).await;

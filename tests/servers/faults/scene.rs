@@ -109,7 +109,7 @@ pub(crate) async fn nothing_left(server: &Server, name: &str, within: Duration) 
 
 /// Acquires a lock, which must be free, for one lease.
 pub(crate) async fn unrenewed(locks: &LockManager, name: &str, lease: Duration) -> LockGuard {
-    let lock = locks.lock(name).lease(lease).renew(false);
+    let lock = locks.lock(name).lease(lease).auto_renew(false);
     lock.acquire().await.unwrap()
 }
 

@@ -57,7 +57,13 @@ async fn server_that_forgot_a_hold_makes_no_second_holder() {
         eventually("loaded", LIMIT, async || has_scripts(server).await).await;
     }
     servers[2].kill();
-    let guard = here.lock("a").lease(LEASE).renew(false).acquire().await.unwrap();
+    let guard = here
+        .lock("a")
+        .lease(LEASE)
+        .auto_renew(false)
+        .acquire()
+        .await
+        .unwrap();
     servers[1].kill();
     servers[1].restart().await;
     servers[2].restart().await;

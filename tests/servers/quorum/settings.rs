@@ -105,7 +105,7 @@ async fn lock_of_a_quorum_has_no_owner_no_at_least_and_no_long_lease() {
     let long = Duration::from_secs(61);
     refused(locks.lock("a").lease(long).acquire().await, "lease 61s");
     refused(
-        locks.lock("a").lease(long).renew(false).try_acquire().await,
+        locks.lock("a").lease(long).auto_renew(false).try_acquire().await,
         "lease 61s",
     );
     let spin = SpinLock::new(&locks, "a");

@@ -216,7 +216,13 @@ async fn each_hold_counts_once_by_how_it_ended() {
         is_about(stats.held_for, 2 * SECOND);
         drop(limited);
 
-        let expired = lock.clone().lease(SECOND).renew(false).acquire().await.unwrap();
+        let expired = lock
+            .clone()
+            .lease(SECOND)
+            .auto_renew(false)
+            .acquire()
+            .await
+            .unwrap();
         sleep(2 * SECOND).await;
         let stats = locks.stats();
         assert_eq!(stats.lost_expired, 1);
@@ -266,7 +272,7 @@ async fn a_grant_that_nobody_takes_is_no_hold() {
 #[tokio::test(start_paused = true)]
 async fn a_guard_that_is_made_after_the_end_of_its_lease_has_lost_it() {
     let locks = LockManager::in_memory();
-    let lock = locks.lock("a").lease(SECOND).renew(false);
+    let lock = locks.lock("a").lease(SECOND).auto_renew(false);
     let guard = lock.acquire().await.unwrap();
     let mut waiting = Box::pin(lock.acquire());
     assert!(waiting.as_mut().now_or_never().is_none());
@@ -322,7 +328,7 @@ async fn lock_that_is_found_free_by_a_poll_was_neither_handed_over_nor_free_at_o
     let _expires = locks
         .lock("a")
         .lease(SECOND)
-        .renew(false)
+        .auto_renew(false)
         .acquire()
         .await
         .unwrap();

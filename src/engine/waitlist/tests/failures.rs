@@ -8,7 +8,7 @@ const LEASE: Duration = Duration::from_secs(2);
 impl Fixture {
     /// The other client holds the lock for this long, and sends nothing more about it.
     async fn held_for(&self, lease: Duration) {
-        let holder = self.other.clone().lease(lease).renew(false);
+        let holder = self.other.clone().lease(lease).auto_renew(false);
         std::mem::forget(holder.acquire().await.unwrap());
     }
 }
