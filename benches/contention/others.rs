@@ -26,7 +26,7 @@ impl Other {
         match kind {
             Kind::Redis | Kind::RedisEvents => Ok(None),
             Kind::Postgres => postgres().map(Some),
-            Kind::Etcd => etcd().map(Some),
+            Kind::Etcd => etcd(programs).map(Some),
             Kind::ZooKeeper => zookeeper(programs).map(Some),
         }
     }
@@ -38,14 +38,15 @@ impl Other {
 }
 
 /// Starts etcd with its data in memory, because none of the locks here is on a disk. It is a cluster of one,
-/// started as the documentation says.
-fn etcd() -> Outcome<Other> {
+/// started as the documentation says. `scripts/build-peers` built its program.
+fn etcd(programs: &Path) -> Outcome<Other> {
+    let program = std::path::absolute(programs)?.join("etcd");
     let (port, peers) = (free_port(), free_port());
     let (client, peer) = (
         format!("http://127.0.0.1:{port}"),
         format!("http://127.0.0.1:{peers}"),
     );
-    let mut command = Command::new("etcd");
+    let mut command = Command::new(&program);
     command
         .args([
             "--data-dir",
@@ -67,7 +68,7 @@ fn etcd() -> Outcome<Other> {
         ]);
     let mut process = ServerProcess::start(&mut command, in_memory(port), "KILL").map_err(missing("etcd"))?;
     process.wait_until(|| TcpStream::connect(("127.0.0.1", port)).is_ok())?;
-    let version = first_line(Command::new("etcd").arg("--version"))?.replace("etcd Version: ", "etcd ");
+    let version = first_line(Command::new(&program).arg("--version"))?.replace("etcd Version: ", "etcd ");
     let url = format!("127.0.0.1:{port}");
     Ok(Other {
         url,
