@@ -145,13 +145,6 @@ impl CompareArgs {
         if kind != Workload::Lock && is_only_of_locks {
             return Err("a quorum, --svg, --locks and --shares are for --kind lock".into());
         }
-        self.strategies.retain(|one| {
-            let fits = one.runs_on(topology) && one.takes(kind);
-            if !fits {
-                eprintln!("{}: left out, since it does not run like this", one.name());
-            }
-            fits
-        });
         if !self.shares.is_empty() {
             self.processes = vec![u32::try_from(self.shares.len())?];
             self.waiters = vec![self.shares.iter().sum()];
@@ -168,6 +161,14 @@ impl CompareArgs {
             Workload::Rw => {}
             _ => self.writers = 0,
         }
+        self.strategies.retain(|one| {
+            let has_waiters = self.waiters.iter().any(|&waiters| one.runs_with(waiters));
+            let fits = one.runs_on(topology) && one.takes(kind) && has_waiters;
+            if !fits {
+                eprintln!("{}: left out, since it does not run like this", one.name());
+            }
+            fits
+        });
         if self.strategies.is_empty() {
             return Err("no strategy is left".into());
         }
@@ -190,14 +191,14 @@ impl CompareArgs {
         loads
     }
 
-    /// The strategies with their conditions, in the order of the first round.
-    pub(crate) fn kinds(&self) -> Vec<(Strategy, Condition)> {
+    /// The strategies with their conditions, in the order of the first round with this many waiters.
+    pub(crate) fn kinds(&self, waiters: u32) -> Vec<(Strategy, Condition)> {
         let all = (self.strategies.iter()).flat_map(|&strategy| {
             self.conditions
                 .iter()
                 .map(move |&condition| (strategy, condition))
         });
-        all.filter(|(strategy, condition)| strategy.runs_under(*condition))
+        all.filter(|(strategy, condition)| strategy.runs_under(*condition) && strategy.runs_with(waiters))
             .collect()
     }
 

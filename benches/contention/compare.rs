@@ -40,19 +40,20 @@ pub(crate) struct Round {
 
 /// Runs all rounds, each on the servers of its strategy.
 pub(crate) async fn run(args: &CompareArgs, places: &[Place]) -> Outcome<Vec<Round>> {
-    let kinds = args.kinds();
     let loads = args.loads();
     let all = loads.iter().flat_map(|load| {
-        let all = kinds.iter().map(|&(strategy, _)| (strategy, load.waiters));
+        let all = args.kinds(load.waiters).into_iter();
+        let all = all.map(|(strategy, _)| (strategy, load.waiters));
         all.flat_map(|kind| std::iter::repeat_n(kind, args.rounds as usize))
     });
     let stage = Stage::new(args, all)?;
     let mut rounds = Vec::new();
     for &load in &loads {
+        let kinds = args.kinds(load.waiters);
         for round in 0..args.rounds {
             // Every round begins with another strategy. So a drift of the machine, or the leftovers of one
             // strategy, affect all strategies equally.
-            let first = round as usize % kinds.len();
+            let first = round as usize % kinds.len().max(1);
             for &(strategy, condition) in kinds[first..].iter().chain(&kinds[..first]) {
                 stage.announce(format!(
                     "{} with {} waiters, {}",

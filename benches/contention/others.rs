@@ -24,7 +24,7 @@ impl Other {
     /// Returns `None` if the kind is one of Redis.
     pub(crate) fn start(kind: Kind, programs: &Path) -> Outcome<Option<Other>> {
         match kind {
-            Kind::Redis | Kind::RedisEvents => Ok(None),
+            Kind::Redis | Kind::RedisEvents | Kind::Valkey9 => Ok(None),
             Kind::Postgres => postgres().map(Some),
             Kind::Etcd => etcd(programs).map(Some),
             Kind::ZooKeeper => zookeeper(programs).map(Some),

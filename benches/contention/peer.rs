@@ -17,6 +17,8 @@ pub(crate) struct Peer {
     pub(crate) takes: &'static [Workload],
     /// Whether its program takes the URLs of several servers, for a lock on a majority of them.
     pub(crate) in_quorum: bool,
+    /// Whether it only means something with one waiter.
+    pub(crate) alone: bool,
     /// The settings, for the reader of the figures.
     pub(crate) settings: &'static str,
 }
@@ -34,6 +36,8 @@ pub(crate) enum Kind {
     Redis,
     /// Redis that publishes changes of its keys, at the cost of all its users.
     RedisEvents,
+    /// Valkey 9, which has DELIFEQ.
+    Valkey9,
     Postgres,
     Etcd,
     ZooKeeper,
@@ -42,11 +46,11 @@ pub(crate) enum Kind {
 impl Kind {
     /// Whether the server answers INFO and PING.
     pub(crate) const fn is_redis(self) -> bool {
-        matches!(self, Kind::Redis | Kind::RedisEvents)
+        matches!(self, Kind::Redis | Kind::RedisEvents | Kind::Valkey9)
     }
 }
 
-use Kind::{Etcd, Postgres, Redis, RedisEvents, ZooKeeper};
+use Kind::{Etcd, Postgres, Redis, RedisEvents, Valkey9, ZooKeeper};
 use Program::{Go, Java, Rust};
 
 const fn peer(name: &'static str, program: Program, kind: Kind, settings: &'static str) -> Peer {
@@ -56,6 +60,7 @@ const fn peer(name: &'static str, program: Program, kind: Kind, settings: &'stat
         kind,
         takes: &[Workload::Lock],
         in_quorum: false,
+        alone: false,
         settings,
     }
 }
@@ -63,6 +68,11 @@ const fn peer(name: &'static str, program: Program, kind: Kind, settings: &'stat
 /// A peer that also makes a lock on a majority of several servers.
 const fn in_quorum(mut peer: Peer) -> Peer {
     peer.in_quorum = true;
+    peer
+}
+
+const fn alone(mut peer: Peer) -> Peer {
+    peer.alone = true;
     peer
 }
 
@@ -134,6 +144,12 @@ pub(crate) const PEERS: &[Peer] = &[
         RedisEvents,
         "nothing to set; notify-keyspace-events KA on the server",
     ),
+    alone(peer(
+        "set-delifeq",
+        Rust,
+        Valkey9,
+        "SET NX PX and DELIFEQ, without a library: the floor of an uncontended lock",
+    )),
     peer(
         "postgres",
         Go,

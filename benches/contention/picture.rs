@@ -49,7 +49,7 @@ const PANELS: [Panel; 2] = [
 /// Draws the lines of the table as an SVG.
 pub(crate) fn draw(path: &Path, lines: &[Line]) -> Outcome<()> {
     let mut strategies: Vec<Strategy> = Vec::new();
-    for line in lines {
+    for line in contended(lines) {
         if !strategies.contains(&line.strategy) {
             strategies.push(line.strategy);
         }
@@ -58,7 +58,7 @@ pub(crate) fn draw(path: &Path, lines: &[Line]) -> Outcome<()> {
         .iter()
         .map(|strategy| Curve::of(*strategy, &strategies))
         .collect();
-    let legend = LEGEND_ROW * u32::try_from(curves.chunks(LEGEND_COLUMNS).len())? + 10;
+    let legend = LEGEND_ROW * u32::try_from(curves.chunks(LEGEND_COLUMNS).len().max(1))? + 10;
     let root = SVGBackend::new(path, (WIDTH, legend + PANELS_HEIGHT)).into_drawing_area();
     all(&root, legend, &curves, lines).map_err(|e| format!("the picture could not be drawn: {e}").into())
 }

@@ -1,12 +1,13 @@
 //! The servers of a comparison: servers that the program starts, in one of four topologies; a server that
 //! runs already; or for some peers a server of another kind.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use fairlock_benches::info::field;
 use fairlock_benches::wire::Wire;
 use fairlock_benches::{Outcome, delay};
-use fairlock_testkit::{Cluster, Sentinels, Server};
+use fairlock_testkit::{Cluster, Sentinels, Server, ServerBuilder};
 
 use crate::args::CompareArgs;
 use crate::condition::Condition;
@@ -54,7 +55,8 @@ impl Place {
             (_, _, Some(other)) => Place::of_other(kind, other),
             (Kind::Redis, Some(url), None) => Place::new(Own::Nothing, url.clone(), vec![url.clone()]),
             (Kind::Redis, None, None) => Place::start(args).await?,
-            (_, _, None) => Place::start_standalone().await,
+            (Kind::Valkey9, _, None) => Place::start_valkey(&args.programs).await?,
+            (_, _, None) => Place::start_standalone(Server::builder()).await,
         };
         (place.kind, place.condition) = (kind, condition);
         place.look()?;
@@ -103,7 +105,7 @@ impl Place {
     async fn start(args: &CompareArgs) -> Outcome<Place> {
         check_installed()?;
         Ok(match args.topology {
-            Topology::Standalone => Place::start_standalone().await,
+            Topology::Standalone => Place::start_standalone(Server::builder()).await,
             Topology::Sentinel => {
                 let set = Sentinels::start().await;
                 let (url, urls) = (set.url(), urls(&set.servers));
@@ -124,8 +126,16 @@ impl Place {
         })
     }
 
-    async fn start_standalone() -> Place {
-        let server = Server::start().await;
+    async fn start_valkey(programs: &Path) -> Outcome<Place> {
+        let program = programs.join("valkey-server");
+        if !program.exists() {
+            return Err("there is no Valkey 9, which scripts/compare gets on Linux on x86-64".into());
+        }
+        Ok(Place::start_standalone(Server::builder().program(&program)).await)
+    }
+
+    async fn start_standalone(server: ServerBuilder) -> Place {
+        let server = server.start().await;
         let urls = vec![server.url()];
         Place::new(Own::Server(server), urls[0].clone(), urls)
     }

@@ -181,16 +181,21 @@ fn summary(args: &CompareArgs, lines: &[Line]) -> String {
     );
     for strategy in best_first(args, lines, most) {
         let mut cells = vec![strategy.name().to_owned()];
-        cells.extend(find(strategy, 1).map(|line| grouped(line.findings.acquisitions_per_s())));
-        for &count in &contended {
-            cells.extend(find(strategy, count).map(|line| grouped(line.findings.handoffs_per_s())));
+        let mut cell = |waiters, value: fn(&Line) -> Option<String>| {
+            cells.push(find(strategy, waiters).and_then(value).unwrap_or("-".to_owned()));
+        };
+        if args.waiters.contains(&1) {
+            cell(1, |line| Some(grouped(line.findings.acquisitions_per_s())));
         }
         for &count in &contended {
-            let longest =
-                |line: &Line| quantile(&line.findings.waits_ns, 1000).map_or("-".to_owned(), readable);
-            cells.extend(find(strategy, count).map(longest));
+            cell(count, |line| Some(grouped(line.findings.handoffs_per_s())));
         }
-        cells.extend(find(strategy, most).map(|line| format!("{:.3}", line.findings.jain_mean())));
+        for &count in &contended {
+            cell(count, |line| {
+                quantile(&line.findings.waits_ns, 1000).map(readable)
+            });
+        }
+        cell(most, |line| Some(format!("{:.3}", line.findings.jain_mean())));
         let _ = writeln!(out, "| {} |", cells.join(" | "));
     }
     out

@@ -30,7 +30,7 @@ pub(crate) struct Line {
 pub(crate) fn pooled(args: &CompareArgs, rounds: &[Round]) -> Vec<Line> {
     let mut lines = Vec::new();
     for load in args.loads() {
-        let kinds = args.kinds().into_iter();
+        let kinds = args.kinds(load.waiters).into_iter();
         let sides = args.kind.sides();
         for ((strategy, condition), &side) in
             kinds.flat_map(|kind| sides.iter().map(move |side| (kind, side)))

@@ -94,6 +94,11 @@ impl Strategy {
         }
     }
 
+    /// Whether it means something with this many waiters.
+    pub(crate) const fn runs_with(self, waiters: u32) -> bool {
+        !matches!(self, Strategy::Peer(Peer { alone: true, .. })) || waiters == 1
+    }
+
     /// A single server has none beside it that may fail.
     pub(crate) fn runs_under(self, condition: Condition) -> bool {
         self.kind().is_redis() || !condition.needs_quorum()

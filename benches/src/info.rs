@@ -2,11 +2,12 @@
 
 /// Commands that lock clients send. Scripts call other commands (HSET, ZADD, PUBLISH, …), and the server
 /// counts those too. Clients neither send them nor wait for them.
-const SENT: [&str; 12] = [
+const SENT: [&str; 13] = [
     "eval",
     "evalsha",
     "fcall",
     "set", // publish-then-compete takes its lock with it; no script here calls it
+    "delifeq",
     "ping",
     "subscribe",
     "unsubscribe",

@@ -140,6 +140,13 @@ impl ServerBuilder {
         self
     }
 
+    /// Runs this program instead of the installed one.
+    #[must_use]
+    pub fn program(mut self, program: &Path) -> ServerBuilder {
+        self.binary = program.to_owned();
+        self
+    }
+
     pub async fn start(mut self) -> Server {
         // If a test is killed, this directory stays behind.
         let some = !self.files.is_empty() || self.clock.is_some();

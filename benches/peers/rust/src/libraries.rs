@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use rdlock::RdLockConnectionManager;
 use rdlock::lock::BasicLock;
+use redis::aio::MultiplexedConnection;
 
 use crate::Outcome;
+use crate::plain::Plain;
 use crate::polling::{Permit, Polling};
 
 /// The lease of the libraries that take one.
@@ -24,6 +26,8 @@ pub(crate) enum Peer {
     Rdlock,
     /// A semaphore of this program
     Polling,
+    /// Two plain commands
+    SetDelifeq,
 }
 
 impl Peer {
@@ -33,7 +37,7 @@ impl Peer {
             Peer::Rslock | Peer::RslockTuned => "rslock",
             Peer::Rdlock => "rdlock",
             // The rest of it is in this program.
-            Peer::Polling => "redis",
+            Peer::Polling | Peer::SetDelifeq => "redis",
         };
         let entry = format!("name = \"{name}\"\nversion = \"");
         let version = include_str!("../Cargo.lock")
@@ -48,6 +52,11 @@ impl Peer {
             Peer::Rslock => Library::Rslock(rslock_manager(url, Duration::from_millis(200))),
             Peer::RslockTuned => Library::Rslock(rslock_manager(url, Duration::from_millis(10))),
             Peer::Polling => Library::Polling(Polling::connect(url).await?),
+            Peer::SetDelifeq => Library::Plain(
+                redis::Client::open(url)?
+                    .get_multiplexed_async_connection()
+                    .await?,
+            ),
             Peer::Rdlock => Library::Rdlock(
                 RdLockConnectionManager::new(url)
                     .await
@@ -69,6 +78,7 @@ pub(crate) enum Library {
     Rslock(rslock::LockManager),
     Rdlock(RdLockConnectionManager),
     Polling(Polling),
+    Plain(MultiplexedConnection),
 }
 
 impl Library {
@@ -77,6 +87,11 @@ impl Library {
         match self {
             Library::Rslock(manager) => Lock::Rslock(manager.clone(), name.to_owned(), None),
             Library::Polling(polling) => Lock::Polling(polling.permit(name, capacity)),
+            Library::Plain(connection) => Lock::Plain(Plain {
+                connection: connection.clone(),
+                name: name.to_owned(),
+                token: String::new(),
+            }),
             Library::Rdlock(manager) => Lock::Rdlock(manager.new_basic_lock(name, LEASE.as_secs())),
         }
     }
@@ -86,6 +101,7 @@ pub(crate) enum Lock {
     Rslock(rslock::LockManager, String, Option<rslock::Lock>),
     Rdlock(BasicLock),
     Polling(Permit),
+    Plain(Plain),
 }
 
 impl Lock {
@@ -96,6 +112,7 @@ impl Lock {
                 *held = Some(manager.acquire_no_guard(name.as_bytes(), LEASE).await?);
             }
             Lock::Polling(permit) => permit.acquire(LEASE).await?,
+            Lock::Plain(lock) => lock.acquire(LEASE).await?,
             Lock::Rdlock(lock) => lock.lock().await.map_err(|e| format!("{e:?}"))?,
         }
         Ok(())
@@ -109,6 +126,7 @@ impl Lock {
                 }
             }
             Lock::Polling(permit) => permit.release().await?,
+            Lock::Plain(lock) => lock.release().await?,
             Lock::Rdlock(lock) => lock.release().await.map_err(|e| format!("{e:?}"))?,
         }
         Ok(())

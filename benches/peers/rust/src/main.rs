@@ -2,6 +2,7 @@
 //! and rows.
 
 mod libraries;
+mod plain;
 mod polling;
 mod waiter;
 
