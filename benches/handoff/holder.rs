@@ -3,10 +3,8 @@
 use std::time::{Duration, Instant};
 
 use fairlock::{Error, Lock, LockGuard, LockManager};
+use fairlock_benches::Outcome;
 use fairlock_benches::wire::Wire;
-use fairlock_benches::{Outcome, bare};
-use fred::prelude::*;
-use fred::types::{ClusterHash, CustomCommand};
 use futures_util::future::join;
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
@@ -90,52 +88,6 @@ impl Holder for Thread {
         let called = Instant::now();
         released(&self.wire.command(&words)?)?;
         Ok(heard()? - called)
-    }
-}
-
-/// Calls the script through the client library, from a task.
-#[derive(Debug)]
-pub(crate) struct ByClient<'a> {
-    runtime: &'a Runtime,
-    desk: Desk,
-    client: Client,
-    script: String,
-    held: Option<Grant>,
-}
-
-impl<'a> ByClient<'a> {
-    pub(crate) fn connect(runtime: &'a Runtime, url: &str, desk: Desk) -> Outcome<ByClient<'a>> {
-        let client = runtime.block_on(bare::connect(url))?;
-        let script = runtime.block_on(client.script_load(texts::inlined(texts::RELEASE)))?;
-        Ok(ByClient {
-            runtime,
-            desk,
-            client,
-            script,
-            held: None,
-        })
-    }
-}
-
-impl Holder for ByClient<'_> {
-    fn hold(&mut self) -> Outcome<()> {
-        self.held = Some(self.desk.hold()?);
-        Ok(())
-    }
-
-    fn release(&mut self, heard: Heard) -> Outcome<Duration> {
-        let held = self.held.take().ok_or("not held")?;
-        let mut words = self.desk.release("EVALSHA", &self.script, &held);
-        let client = self.client.clone();
-        let release = self.runtime.spawn(async move {
-            let _: String = client.ping(None).await?;
-            let called = Instant::now();
-            let command = CustomCommand::new_static("EVALSHA", ClusterHash::Random, false);
-            let reply: String = client.custom(command, words.split_off(1)).await?;
-            released(&reply)?;
-            Ok(called)
-        });
-        between(self.runtime, release, heard)
     }
 }
 

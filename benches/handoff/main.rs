@@ -18,7 +18,7 @@ use fairlock_benches::{NO_SERVER, Outcome, exit_code, is_called_by_cargo_bench};
 use fairlock_testkit::Server;
 use tokio::runtime::{Builder, Runtime};
 
-use holder::{ByClient, ByGuard, Holder, Publisher, Thread};
+use holder::{ByGuard, Holder, Publisher, Thread};
 use line::Line;
 use script::Desk;
 use waiter::{Acquirer, Reader, Waiter};
@@ -127,27 +127,11 @@ fn lines<'a>(server: &Server, holders: &'a Runtime, waiters: &'a Runtime) -> Out
             ),
         ),
         Line::new(
-            "... read through the client library",
-            None,
-            hand_off(
-                Thread::connect(&url, first("read")?)?,
-                Reader::by_client(waiters, &url, next("read")?)?,
-            ),
-        ),
-        Line::new(
-            "... sent through the client library",
-            None,
-            hand_off(
-                ByClient::connect(holders, &url, first("sent")?)?,
-                Reader::by_client(waiters, &url, next("sent")?)?,
-            ),
-        ),
-        Line::new(
             "... sent by LockGuard::release",
             None,
             hand_off(
                 ByGuard::connect(holders, &url, "release")?,
-                Reader::by_client(waiters, &url, next("release")?)?,
+                Reader::in_task(waiters, &address, next("release")?)?,
             ),
         ),
         Line::new(

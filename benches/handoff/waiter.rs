@@ -7,8 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fairlock::{Lock, LockGuard, LockManager};
-use fairlock_benches::{Outcome, bare};
-use fred::prelude::*;
+use fairlock_benches::Outcome;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt};
 use tokio::runtime::Runtime;
 
@@ -81,25 +80,6 @@ impl Reader {
         runtime.spawn(async move {
             let mut lines = tokio::io::BufReader::new(stream).lines();
             while let Ok(Some(line)) = lines.next_line().await {
-                if !pass_on(line, &sender) {
-                    return;
-                }
-            }
-        });
-        Reader::new(desk, pushes).subscribed()
-    }
-
-    /// Reads in a task that gets its messages from the client library.
-    pub(crate) fn by_client(runtime: &Runtime, url: &str, desk: Desk) -> Outcome<Reader> {
-        let (sender, pushes) = channel();
-        let client = runtime.block_on(bare::connect(url))?;
-        let mut messages = client.message_rx();
-        runtime.block_on(client.subscribe(desk.channel()))?;
-        runtime.spawn(async move {
-            // The connection lives as long as the client.
-            let _client = client;
-            while let Ok(message) = messages.recv().await {
-                let line = message.value.as_string().unwrap_or_default();
                 if !pass_on(line, &sender) {
                     return;
                 }
