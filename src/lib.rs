@@ -10,11 +10,9 @@
 //! #[tokio::main]
 //! async fn main() -> fairlock::Result<()> {
 //!     let locks = LockManager::in_memory();
-//!     let lock = locks.lock("report:42"); // a name and options: no I/O
-//!
-//!     let guard = lock.acquire().await?; // first come, first served; renewed while the guard lives
+//!     let guard = locks.lock("report:42").await?; // first come, first served; renewed while the guard lives
 //!     println!("writing report 42 under fence {}", guard.fence()); // a larger number with each grant
-//!     if let Err(Error::Busy { waiting, .. }) = lock.try_acquire().await {
+//!     if let Err(Error::Busy { waiting, .. }) = locks.lock("report:42").try_acquire().await {
 //!         println!("anybody else finds it busy, and {waiting} wait");
 //!     }
 //!     guard.release().await // now the next waiter has the lock
@@ -46,7 +44,8 @@
 //! - [`LockManager`]: one client of one server, of a cluster, of a [quorum](Quorum), or
 //!   [in memory](LockManager::in_memory); `lock`, `semaphore`, `rw_lock`, `all`, `list`, `stats`,
 //!   `close`. [`LockManagerBuilder`] has its settings.
-//! - [`Lock`]: a name and options; `acquire`, `try_acquire`, `with`, `status`, `watch`, `force_release`.
+//! - [`Lock`]: a name and options, without I/O; `acquire` (or `.await`), `acquire_timeout`, `try_acquire`,
+//!   `with`, `status`, `watch`, `force_release`.
 //! - [`RwLock`]: many readers or one writer, each of which is a [`Lock`], as a
 //!   [semaphore](LockManager::semaphore) is too.
 //! - [`LockSet`]: several locks that are acquired together.

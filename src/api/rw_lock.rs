@@ -13,9 +13,9 @@ impl LockManager {
     /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
     /// # let locks = fairlock::LockManager::in_memory();
     /// let config = locks.rw_lock("config");
-    /// let both = (config.read().acquire().await?, config.read().acquire().await?);
+    /// let both = (config.read().await?, config.read().await?);
     /// drop(both);
-    /// let writing = config.write().acquire().await?; // alone
+    /// let writing = config.write().await?; // alone
     /// writing.release().await?;
     /// # Ok(()) }
     /// ```
@@ -30,10 +30,10 @@ impl LockManager {
 
 /// A named lock that many readers hold at a time, or one writer.
 ///
-/// Each side is a [`Lock`], with its settings and its ways to wait. Readers and writers wait in one queue,
-/// first come, first served: a writer waits for the readers before it, and readers that come later wait for
-/// the writer. So neither side starves. A release after which several readers are first lets all of them in
-/// at once.
+/// Each side is a [`Lock`], with its settings and its ways to wait; awaiting it acquires it. Readers and
+/// writers wait in one queue, first come, first served: a writer waits for the readers before it, and readers
+/// that come later wait for the writer. So neither side starves. A release after which several readers are
+/// first lets all of them in at once.
 ///
 /// # Deadlocks
 /// The lock is not re-entrant. A task that reads, and asks to read again, waits for a writer that came in
@@ -52,7 +52,7 @@ impl LockManager {
 /// # async fn store(_fence: fairlock::Fence) {}
 /// let config = locks.rw_lock("config");
 /// config.write().with(store).await?;
-/// let reading = config.read().acquire().await?;
+/// let reading = config.read().await?;
 /// println!("reads under fence {}", reading.fence());
 /// # Ok(()) }
 /// ```

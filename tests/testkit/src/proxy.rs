@@ -282,10 +282,19 @@ async fn accept(
     }
 }
 
+/// Listens on a port that this process has claimed. A process that another thread has just forked has a copy
+/// of the socket by which the port was tried, until it executes its program.
 async fn listen(port: u16) -> TcpListener {
-    TcpListener::bind(("127.0.0.1", port))
-        .await
-        .expect("the port of the proxy")
+    let began = Instant::now();
+    loop {
+        match TcpListener::bind(("127.0.0.1", port)).await {
+            Ok(listener) => return listener,
+            Err(error) if began.elapsed() > Duration::from_secs(5) => {
+                panic!("the port of the proxy: {error}")
+            }
+            Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
+        }
+    }
 }
 
 async fn connection(
