@@ -177,6 +177,10 @@ pub fn reply(text: &str) {
             line,
             looked,
         ),
+        // What is read of permits does not tell their owners' requests, so it cannot be written again.
+        "inspect" if line.starts_with("4 ") => {
+            let _ = Inspect { keys, request }.read(line);
+        }
         "inspect" => read_again(&Inspect { keys, request }, line, inspected),
         "spin_acquire" => read_again(
             &SpinAcquire {
