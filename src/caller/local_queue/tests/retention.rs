@@ -187,6 +187,7 @@ async fn a_token_ends_with_its_guard_though_the_lock_is_retained() {
     let guard = process.lock.acquire().await.unwrap();
     let (token, watched) = (guard.token(), guard.token());
     let watching = tokio::spawn(async move { watched.lost().await });
+    settle().await;
     guard.release().await.unwrap();
     assert!(token.check().is_err());
     settle().await;
