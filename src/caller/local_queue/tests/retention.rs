@@ -191,6 +191,7 @@ async fn a_token_ends_with_its_guard_though_the_lock_is_retained() {
     guard.release().await.unwrap();
     assert!(token.check().is_err());
     settle().await;
+    assert!(watching.is_finished(), "it waits for the end of the retention");
     assert_eq!(watching.await.unwrap(), HoldEnd::Released);
     process.use_once().await;
     assert!(token.check().is_err());
