@@ -334,13 +334,12 @@ impl LocalQueue {
     /// Ends the retention of a tenure, and releases the tenure if it is idle.
     fn end_retention(&self, turns: &Arc<Turns>) {
         let mut state = locked(&self.state);
-        let present = state
-            .present
-            .as_ref()
-            .filter(|present| Arc::ptr_eq(present, turns));
-        let idle = present.is_some().then(|| state.end_retention()).flatten();
-        drop(state);
-        self.give_back(idle);
+        let present = state.present.as_ref();
+        if present.is_some_and(|present| Arc::ptr_eq(present, turns)) {
+            let idle = state.end_retention();
+            drop(state);
+            self.give_back(idle);
+        }
     }
 
     /// Releases a tenure that was idle.

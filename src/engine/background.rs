@@ -115,9 +115,15 @@ impl Background {
 
     /// The holds, without those that are retained and that no guard has.
     pub(crate) fn held(&self) -> Vec<Arc<Hold>> {
-        let mut held: Vec<_> = locked(&self.schedule).looks.values().cloned().collect();
-        held.retain(|hold| !hold.is_idle());
-        held
+        let schedule = locked(&self.schedule);
+        let held = schedule.looks.values().filter(|hold| !hold.is_idle());
+        held.cloned().collect()
+    }
+
+    /// How many these are.
+    pub(crate) fn held_count(&self) -> usize {
+        let schedule = locked(&self.schedule);
+        schedule.looks.values().filter(|hold| !hold.is_idle()).count()
     }
 
     /// Keeps a closed client running until the token is dropped, for work that the background task does not

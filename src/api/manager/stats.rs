@@ -103,7 +103,7 @@ impl Stats {
     pub(super) fn of(place: &Place) -> Stats {
         let (held, waiting, unconfirmed) = match place {
             Place::One(shared) => (
-                shared.background().held().len(),
+                shared.background().held_count(),
                 shared.waitlists().waiting(),
                 shared.background().pending(),
             ),

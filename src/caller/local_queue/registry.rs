@@ -112,10 +112,8 @@ impl LocalQueues {
     pub(crate) fn give_back(&self) {
         let queues: Vec<_> = self.queues.iter().map(|queue| Arc::clone(&queue)).collect();
         for queue in queues {
-            let present = locked(&queue.state).present.clone();
-            if let Some(turns) = present {
-                queue.end_retention(&turns);
-            }
+            let idle = locked(&queue.state).end_retention();
+            queue.give_back(idle);
         }
     }
 

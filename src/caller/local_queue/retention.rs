@@ -50,11 +50,8 @@ pub(super) fn begin(
 ) -> Arc<Turns> {
     let (task, ended) = oneshot::channel();
     let retain = Duration::from_millis(retain_ms.get().into());
-    let (heard, first, until) = (
-        listening.clone(),
-        turns.first(),
-        queue.client().now().after(retain),
-    );
+    let until = queue.client().now().after(retain);
+    let (heard, first) = (listening.clone(), turns.first());
     turns.retain(Retention {
         listening,
         until,

@@ -42,9 +42,10 @@ impl Turns {
     pub(super) fn begin(held: &Held, turns: u16, now: LocalTime) -> Turns {
         let (hold, first) = (held.share(), held.fence());
         let last = first.plus(u64::from(turns.saturating_sub(1)));
+        let last_reserved = held.last_reserved();
         Turns {
-            last: last.min(held.last_reserved()),
-            last_reserved: held.last_reserved(),
+            last: last.min(last_reserved),
+            last_reserved,
             retention: None,
             hold,
             first,

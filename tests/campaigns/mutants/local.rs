@@ -38,7 +38,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a later hold that is wanted ends an earlier one", HEARD, "wanted < fence", "wanted != fence", LOCAL)
         .equal("two tenures of a client follow one another"),
     edit("only a grant that found the queue empty is retained", LOCAL_QUEUE, "Some((listening, retain_ms)) if held.is_alone() => {", "Some((listening, retain_ms)) => {", LOCAL),
-    edit("a tenure that somebody waits for here is not retained", LOCAL_QUEUE, "let idle = state.end_retention();", "let idle = None::<(Held, Arc<Turns>)>;", LOCAL)
+    edit("a tenure that somebody waits for here is not retained", LOCAL_QUEUE, "let idle = state.end_retention();", "let idle = None::<(Held, Arc<Turns>)>;", LOCAL).within("join")
         .equal("the own request in the queue is told of too"),
     edit("a tenure that was ended on the server has no turn beside the next one", LOCAL_QUEUE, "let ended = state.end_retention();", "let ended = None;", LOCAL),
     edit("each caller has a place of its own unless tenures have several turns", LOCAL_QUEUE, "if tenure.turns == 1 {", "if false {", LOCAL),

@@ -282,8 +282,8 @@ async fn accept(
     }
 }
 
-/// Listens on a port that this process has claimed. A process that another thread has just forked has a copy
-/// of the socket by which the port was tried, until it executes its program.
+/// Listens on a port that this process has claimed. A child that another thread has just forked still has the
+/// socket that tried the port, until it calls `exec`.
 async fn listen(port: u16) -> TcpListener {
     let began = Instant::now();
     loop {
