@@ -173,6 +173,16 @@ async fn an_attempt_that_runs_after_its_caller_left_leaves_nothing() {
     let proxy = Proxy::start(server.port());
     let locks = connect(&proxy.url()).await;
     let others = connect(&server.url()).await;
+    // A new client also sends its label. If that were answered later than the call begins, the server would
+    // have been heard meanwhile.
+    locks
+        .lock("other")
+        .acquire()
+        .await
+        .unwrap()
+        .release()
+        .await
+        .unwrap();
     proxy.freeze_open();
     // A thread that is busy elsewhere for as long would be no outage.
     let left = locks.lock(NAME).acquire_timeout(SECOND).await;
