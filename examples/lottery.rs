@@ -44,7 +44,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 async fn instance(number: u32, locks: LockManager, record: Record) -> fairlock::Result<()> {
     let drew = locks
         .lock("lottery:2031-05-04")
-        .with(async |fence| draw(number, fence, &record).await)
+        .with(async |token| draw(number, token.fence(), &record).await)
         .await?;
     println!(
         "instance {number} {}",

@@ -35,7 +35,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         let lock = locks.lock(format!("invoice:{}", worker % 2)); // both are in the group `invoice`
         tokio::spawn(async move {
             while Instant::now() < until {
-                lock.with(async |_fence| sleep(Duration::from_millis(20)).await)
+                lock.with(async |_token| sleep(Duration::from_millis(20)).await)
                     .await?;
             }
             Ok::<(), fairlock::Error>(())

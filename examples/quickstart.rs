@@ -32,7 +32,7 @@ async fn main() -> fairlock::Result<()> {
 
     // The same in one call.
     let written = lock
-        .with(async |fence| format!("written under fence {fence}"))
+        .with(async |token| format!("written under fence {}", token.fence()))
         .await?;
     println!("{written}");
 

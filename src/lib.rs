@@ -46,10 +46,10 @@
 //!   `close`. [`LockManagerBuilder`] has its settings.
 //! - [`Lock`]: a name and options, without I/O; `acquire` (or `.await`), `acquire_timeout`, `try_acquire`,
 //!   `with`, `status`, `watch`, `force_release`.
-//! - [`RwLock`]: many readers or one writer, each of which is a [`Lock`], as a
-//!   [semaphore](LockManager::semaphore) is too.
+//! - [`Semaphore`] and [`RwLock`]: several permits, and many readers or one writer, with the same calls.
 //! - [`LockSet`]: several locks that are acquired together.
-//! - [`LockGuard`]: a lock that is held; `check`, `lost`, `run`, `release`.
+//! - [`LockGuard`]: a lock that is held; `check`, `lost`, `run`, `release`. [`SemaphoreGuard`], [`ReadGuard`]
+//!   and [`WriteGuard`] are one, too.
 //! - [`HoldToken`]: what tasks of the holder watch.
 //! - [`Leadership`]: a lock for leaders; `campaign`, `run`, `leader`.
 //! - [`Error`]: sorted by the caller's next step.
@@ -89,12 +89,13 @@ mod tests;
 mod time;
 mod types;
 
-pub use api::guard::{HoldToken, LockGuard};
+pub use api::guard::{HoldToken, LockGuard, ReadGuard, SemaphoreGuard, WriteGuard};
 pub use api::leadership::Leadership;
 pub use api::lock::Lock;
 pub use api::lock_set::{LockSet, LockSetGuard};
 pub use api::manager::{LockManager, LockManagerBuilder, Quorum, Stats};
-pub use api::rw_lock::RwLock;
+pub use api::rw_lock::{ReadLock, RwLock, WriteLock};
+pub use api::semaphore::Semaphore;
 pub use api::spin;
 pub use servers::memory::MemoryStore;
 #[cfg(all(feature = "redis", any(fuzzing, test)))]

@@ -4,7 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fairlock::spin::SpinLock;
-use fairlock::{Lock, LockGuard, LockManager, LockManagerBuilder, Quorum};
+use fairlock::{
+    Lock, LockGuard, LockManager, LockManagerBuilder, Quorum, ReadLock, Result as LockResult, Semaphore,
+    WriteLock,
+};
 use fairlock_benches::Outcome;
 
 use crate::condition::Condition;
@@ -156,10 +159,10 @@ impl Connected {
         match self {
             Connected::Fairlock(locks) => {
                 let lock = match side {
-                    Side::Lock => locks.lock(name),
-                    Side::Permit => locks.semaphore(name, capacity),
-                    Side::Read => locks.rw_lock(name).read(),
-                    Side::Write => locks.rw_lock(name).write(),
+                    Side::Lock => AnyLock::Lock(locks.lock(name)),
+                    Side::Permit => AnyLock::Permit(locks.semaphore(name, capacity)),
+                    Side::Read => AnyLock::Read(locks.rw_lock(name).read()),
+                    Side::Write => AnyLock::Write(locks.rw_lock(name).write()),
                 };
                 Taker::Fairlock(lock, None)
             }
@@ -169,10 +172,30 @@ impl Connected {
     }
 }
 
+/// What a waiter takes.
+#[derive(Debug)]
+pub(crate) enum AnyLock {
+    Lock(Lock),
+    Permit(Semaphore),
+    Read(ReadLock),
+    Write(WriteLock),
+}
+
+impl AnyLock {
+    async fn acquire(&self) -> LockResult<LockGuard> {
+        match self {
+            AnyLock::Lock(lock) => lock.acquire().await,
+            AnyLock::Permit(semaphore) => semaphore.acquire().await.map(LockGuard::from),
+            AnyLock::Read(lock) => lock.acquire().await.map(LockGuard::from),
+            AnyLock::Write(lock) => lock.acquire().await.map(LockGuard::from),
+        }
+    }
+}
+
 /// One waiter, with the lock while it holds it.
 #[derive(Debug)]
 pub(crate) enum Taker {
-    Fairlock(Lock, Option<LockGuard>),
+    Fairlock(AnyLock, Option<LockGuard>),
     Publish(Arc<Publish>, Option<Token>),
     Spin(SpinLock),
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
-use fairlock::{Error, Lock, LockGuard, LockManager};
+use fairlock::{Error, LockGuard, LockManager, LockSet, LockSetGuard};
 use fairlock_benches::Outcome;
 use fairlock_benches::quantile::quantile;
 use fairlock_testkit::Server;
@@ -88,7 +88,7 @@ async fn measure(kind: Kind, arguments: &Arguments) -> Outcome<Seen> {
     let connect = || builder.clone().connect(&url);
     let (holder, locks) = (connect().await?, connect().await?);
     let names = if kind == Kind::Names { arguments.callers } else { 1 };
-    let held: Vec<LockGuard> =
+    let held: Vec<LockSetGuard> =
         iter((0..names).map(|name| whole(kind, &holder, name, arguments.callers).acquire()))
             .buffer_unordered(100)
             .try_collect()
@@ -145,24 +145,25 @@ async fn measure(kind: Kind, arguments: &Arguments) -> Outcome<Seen> {
 }
 
 /// All that there is of a lock.
-fn whole(kind: Kind, locks: &LockManager, name: usize, callers: usize) -> Lock {
+fn whole(kind: Kind, locks: &LockManager, name: usize, callers: usize) -> LockSet {
     let name = format!("crowd:{name}");
     match kind {
-        Kind::Lock | Kind::Names => locks.lock(name),
-        Kind::Rw => locks.rw_lock(name).write(),
+        Kind::Lock | Kind::Names => locks.lock(name).into(),
+        Kind::Rw => locks.rw_lock(name).write().into(),
         Kind::Semaphore => locks
             .semaphore(name, capacity(callers))
-            .permits(capacity(callers)),
+            .permits(capacity(callers))
+            .into(),
     }
 }
 
 /// What a caller wants of it.
-fn wanted(kind: Kind, locks: &LockManager, name: usize, callers: usize) -> Lock {
+fn wanted(kind: Kind, locks: &LockManager, name: usize, callers: usize) -> LockSet {
     let name = format!("crowd:{name}");
     match kind {
-        Kind::Lock | Kind::Names => locks.lock(name),
-        Kind::Rw => locks.rw_lock(name).read(),
-        Kind::Semaphore => locks.semaphore(name, capacity(callers)),
+        Kind::Lock | Kind::Names => locks.lock(name).into(),
+        Kind::Rw => locks.rw_lock(name).read().into(),
+        Kind::Semaphore => locks.semaphore(name, capacity(callers)).into(),
     }
 }
 

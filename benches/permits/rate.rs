@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use fairlock::Lock;
+use fairlock::Semaphore;
 use fairlock_benches::Outcome;
 use fairlock_testkit::Server;
 use tokio::task::JoinSet;
@@ -88,14 +88,14 @@ pub(crate) async fn run(arguments: &Arguments) -> Outcome<()> {
     Ok(())
 }
 
-async fn take_turns(lock: Lock, times: Arc<Mutex<Vec<Instant>>>, end: Instant) -> fairlock::Result<()> {
+async fn take_turns(lock: Semaphore, times: Arc<Mutex<Vec<Instant>>>, end: Instant) -> fairlock::Result<()> {
     while Instant::now() < end {
         turn(&lock, &times).await?;
     }
     Ok(())
 }
 
-async fn turn(lock: &Lock, times: &Mutex<Vec<Instant>>) -> fairlock::Result<()> {
+async fn turn(lock: &Semaphore, times: &Mutex<Vec<Instant>>) -> fairlock::Result<()> {
     let guard = lock.acquire().await?;
     let granted = Instant::now();
     times.lock().unwrap_or_else(PoisonError::into_inner).push(granted);

@@ -32,11 +32,11 @@ pub(crate) struct Arguments {
 pub(crate) async fn run(arguments: &Arguments) -> Outcome<()> {
     let server = Server::start().await;
     let clients = connect(&server, arguments.clients).await?;
-    let writer = connect(&server, 1).await?.remove(0).rw_lock("readers").write();
+    let watched = connect(&server, 1).await?.remove(0).rw_lock("readers");
     let (mut first, mut last) = (Vec::new(), Vec::new());
     // The first round only warms up.
     for round in 0..=arguments.rounds {
-        let writing = writer.acquire().await?;
+        let writing = watched.write().acquire().await?;
         let mut readers = JoinSet::new();
         for reader in 0..arguments.readers {
             let lock = clients[reader % clients.len()].rw_lock("readers").read();
@@ -46,7 +46,7 @@ pub(crate) async fn run(arguments: &Arguments) -> Outcome<()> {
             });
         }
         let deadline = Instant::now() + QUEUED;
-        while writer.status().await?.waiting < arguments.readers as u64 {
+        while watched.status().await?.waiting < arguments.readers as u64 {
             if Instant::now() > deadline {
                 return Err("the readers did not queue in time".into());
             }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use clap::{Arg, Args, Parser, Subcommand, ValueEnum};
 use nix::sys::signal::Signal;
 
-pub(crate) use self::kind::{Kinds, Wanted, seen_as};
+pub(crate) use self::kind::{Kinds, Wanted};
 pub(crate) use self::operator::{Check, Completions, Holds, List, Man, Release, Status, Top, Watch};
 use crate::exit::NOT_ACQUIRED;
 use crate::spans;

@@ -6,9 +6,10 @@ use std::pin::pin;
 use std::time::Duration;
 
 use fairlock::diagnose::{self, Finding};
-use fairlock::{Lock, LockManager, LockManagerBuilder, MemoryStore, Quorum, Tls};
+use fairlock::{LockManager, LockManagerBuilder, MemoryStore, Quorum, Tls};
 use tokio::time::{sleep, timeout};
 
+use crate::any_lock::AnyLock;
 use crate::args::Connection;
 use crate::exit::Failure;
 use crate::password::{self, PasswordFile};
@@ -140,7 +141,7 @@ impl Place {
 
     /// Refuses a setting, a name or an option that is not allowed, before a server is asked: it is tried on a
     /// lock in memory.
-    pub(crate) async fn check(&self, lock: impl FnOnce(&LockManager) -> Lock) -> fairlock::Result<()> {
+    pub(crate) async fn check(&self, lock: impl FnOnce(&LockManager) -> AnyLock) -> fairlock::Result<()> {
         lock(&self.in_memory().await?).status().await.map(drop)
     }
 

@@ -57,7 +57,7 @@ impl From<Error> for Failure {
         let status = match &error {
             Error::Timeout { .. }
             | Error::QueueFull { .. }
-            | Error::TooManyHolds
+            | Error::TooManyHolds { .. }
             | Error::NotReplicated { .. } => NOT_ACQUIRED,
             Error::NoQuorum { .. } | Error::Unavailable(_) => UNAVAILABLE,
             Error::Refused(_) => REFUSED,

@@ -4,12 +4,13 @@ use std::collections::HashMap;
 use std::io::{IsTerminal, Write, stdout};
 use std::time::Duration;
 
-use fairlock::{Fence, Kind, LockManager, Status};
+use fairlock::{Fence, Holder, Kind, LockManager, Status};
 use futures_util::future::try_join_all;
 use serde::Serialize;
 use tokio::time::sleep;
 
-use crate::args::{self, Kinds, seen_as};
+use crate::any_lock::AnyLock;
+use crate::args::{self, Kinds};
 use crate::connection::Place;
 use crate::exit::{Failure, NOT_SO, UNAVAILABLE};
 use crate::nesting::Nesting;
@@ -138,7 +139,7 @@ pub(crate) async fn release(release: &args::Release) -> Result<u8, Failure> {
     }
     // Of many holders not all were found.
     for kind in kinds {
-        if seen_as(kind, &locks, name).force_release(fence).await? {
+        if AnyLock::seen_as(kind, &locks, name).force_release(fence).await? {
             return Ok(0);
         }
     }
@@ -162,7 +163,7 @@ async fn place(
     let kinds = kinds.at(&place);
     for name in names {
         for kind in &kinds {
-            place.check(|locks| seen_as(*kind, locks, name)).await?;
+            place.check(|locks| AnyLock::seen_as(*kind, locks, name)).await?;
         }
     }
     Ok((place, kinds))
@@ -171,8 +172,8 @@ async fn place(
 /// What is known of this name, by kind.
 async fn look(locks: &LockManager, kinds: &[Kind], name: &str) -> fairlock::Result<Vec<(Kind, Status)>> {
     let all = kinds.iter().map(|kind| {
-        let status = seen_as(*kind, locks, name).status();
-        async move { Ok((*kind, status.await?)) }
+        let lock = AnyLock::seen_as(*kind, locks, name);
+        async move { Ok((*kind, lock.status().await?)) }
     });
     try_join_all(all).await
 }
@@ -180,32 +181,31 @@ async fn look(locks: &LockManager, kinds: &[Kind], name: &str) -> fairlock::Resu
 /// Who holds a lock, and how many wait. Renewals change the order of the holders, and of many also which ones
 /// are listed. Neither is news.
 struct Told {
-    listed: HashMap<Fence, (u64, u32, bool)>,
+    listed: HashMap<Fence, (u64, u32, bool, bool)>,
     are_all_listed: bool,
-    permits_in_use: u64,
-    waiting: u64,
+    /// Permits in use, readers, and requests that wait.
+    numbers: [u64; 3],
 }
 
 impl Told {
     fn of(status: &Status) -> Told {
         let holders = status.holders.iter();
-        let listed = holders.map(|holder| (holder.fence, (holder.holds, holder.permits, holder.kept)));
+        let part = |holder: &Holder| (holder.holds, holder.permits, holder.writes, holder.kept);
+        let listed = holders.map(|holder| (holder.fence, part(holder)));
         Told {
             listed: listed.collect(),
             are_all_listed: not_shown(status) == 0,
-            permits_in_use: status.permits_in_use,
-            waiting: status.waiting,
+            numbers: [status.permits_in_use, status.readers, status.waiting],
         }
     }
 
     fn is_free(&self) -> bool {
-        self.listed.is_empty() && self.waiting == 0
+        self.listed.is_empty() && self.numbers[2] == 0
     }
 
     fn says_the_same(&self, other: &Told) -> bool {
-        let numbers = |told: &Told| (told.permits_in_use, told.waiting, told.listed.len());
         let are_all_listed = self.are_all_listed && other.are_all_listed;
-        numbers(self) == numbers(other)
+        (self.numbers, self.listed.len()) == (other.numbers, other.listed.len())
             && (self.listed.iter()).all(|(fence, holder)| match other.listed.get(fence) {
                 Some(other) => holder == other,
                 None => !are_all_listed,
@@ -278,12 +278,11 @@ mod tests {
     use super::*;
 
     fn told(listed: &[u64], permits_in_use: u64) -> Told {
-        let holder = |fence: &u64| (Fence::try_from(*fence).expect("a fence"), (1, 1, false));
+        let holder = |fence: &u64| (Fence::try_from(*fence).expect("a fence"), (1, 1, false, false));
         Told {
             listed: listed.iter().map(holder).collect(),
             are_all_listed: listed.len() as u64 == permits_in_use,
-            permits_in_use,
-            waiting: 0,
+            numbers: [permits_in_use, 0, 0],
         }
     }
 

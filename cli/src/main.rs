@@ -3,6 +3,7 @@
 #[cfg(not(unix))]
 compile_error!("fairlock-cli needs process groups and signals, as Unix has them");
 
+mod any_lock;
 mod args;
 mod check;
 mod child;

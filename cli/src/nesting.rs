@@ -8,8 +8,9 @@
 //! What CMD leaves behind keeps the variable when the hold is over. So only the server can say whether a hold
 //! can be joined. It tells holds apart by their fences.
 
-use fairlock::{Error, Kind, Lock, LockGuard, Owner};
+use fairlock::{Error, Kind, LockGuard, Owner};
 
+use crate::any_lock::AnyLock;
 use crate::args::Wanted;
 use crate::connection::Place;
 
@@ -63,8 +64,9 @@ impl Nesting {
     }
 
     /// Joins the hold of this lock that a process above has, if there is one.
-    pub(crate) async fn join(&self, lock: &Lock) -> fairlock::Result<Option<LockGuard>> {
-        let Some(above) = self.above(lock.name()).filter(|_| self.is_reentrant) else {
+    pub(crate) async fn join(&self, lock: &AnyLock) -> fairlock::Result<Option<LockGuard>> {
+        let above = self.above(lock.name()).filter(|_| self.is_reentrant);
+        let (Some(above), AnyLock::Lock(lock)) = (above, lock) else {
             return Ok(None);
         };
         let holder = lock.status().await?.holder;

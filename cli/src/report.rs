@@ -178,14 +178,13 @@ pub(crate) fn printable(text: &str) -> String {
 
 /// How much of it is in use, if several can hold it.
 pub(crate) fn in_use(kind: Kind, status: &Status) -> Option<String> {
-    let first = status.holder.as_ref()?;
-    match (kind, status.permits_in_use) {
-        (Kind::Semaphore, permits) => {
-            let of = status.holders.iter().map(|holder| holder.of).max();
-            Some(format!("{permits} of {} permits in use", of.unwrap_or(first.of)))
+    match (kind, status.readers) {
+        (Kind::Semaphore, _) => {
+            let (permits, capacity) = (status.permits_in_use, status.capacity?);
+            Some(format!("{permits} of {capacity} permits in use"))
         }
         (Kind::ReadWrite, 1) => Some("1 reader".to_owned()),
-        (Kind::ReadWrite, readers) if first.permits < first.of => Some(format!("{readers} readers")),
+        (Kind::ReadWrite, readers @ 2..) => Some(format!("{readers} readers")),
         _ => None,
     }
 }
@@ -210,7 +209,7 @@ pub(crate) fn holders(kind: Kind, status: &Status) -> Vec<String> {
             let slot = holder
                 .slot
                 .map_or(String::new(), |slot| format!(" (slot {slot})"));
-            let (permits, of) = (holder.permits, holder.of);
+            let (permits, of) = (holder.permits, holder.capacity.unwrap_or(holder.permits));
             format!("{permits} of {of} permits{slot} {}", held_by(holder))
         }
         _ => held_by(holder),
@@ -226,10 +225,10 @@ pub(crate) fn holders(kind: Kind, status: &Status) -> Vec<String> {
     lines
 }
 
-/// How many permits are in use beside those of the holders that a status has.
+/// How many permits are in use, or how many readers there are, beside the holders that a status has.
 pub(crate) fn not_shown(status: &Status) -> u64 {
     let shown = status.holders.iter().map(|holder| u64::from(holder.permits));
-    status.permits_in_use.saturating_sub(shown.sum())
+    (status.permits_in_use + status.readers).saturating_sub(shown.sum())
 }
 
 /// As in `held by web-7:4711 for 12.3s, fence 1700000000000000, 21.0s left`.

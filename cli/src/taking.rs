@@ -10,10 +10,11 @@ use std::future::pending;
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
-use fairlock::{Error, HoldEnd, HoldToken, Lock, LockGuard, LockManager, Owner};
+use fairlock::{Error, HoldEnd, HoldToken, LockGuard, LockManager, Owner};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::time::{sleep, timeout};
 
+use crate::any_lock::AnyLock;
 use crate::args::Taking;
 use crate::connection::Place;
 use crate::exit::Failure;
@@ -37,6 +38,8 @@ pub(crate) struct Held {
 /// One lock that is held.
 pub(crate) struct Grant {
     pub(crate) guard: LockGuard,
+    /// Of one permit of a semaphore.
+    slot: Option<u32>,
     /// How long it stays taken at least once work under it has begun.
     at_least: Option<Duration>,
     pub(crate) since: Instant,
@@ -102,26 +105,24 @@ impl Held {
         self.grants.iter().map(|grant| grant.guard.token())
     }
 
-    /// The guards in the order of the arguments.
-    fn guards<'a>(&'a self, taking: &'a Taking) -> impl Iterator<Item = &'a LockGuard> {
-        let guards = || self.grants.iter().map(|grant| &grant.guard);
-        taking
-            .names()
-            .filter_map(move |name| guards().find(|guard| guard.name() == name))
+    /// The grants in the order of the arguments.
+    fn as_named<'a>(&'a self, taking: &'a Taking) -> impl Iterator<Item = &'a Grant> {
+        let named = |name| self.grants.iter().find(move |grant| grant.guard.name() == name);
+        taking.names().filter_map(named)
     }
 
     /// The fences in the order of the arguments, as a text.
     pub(crate) fn fences(&self, taking: &Taking) -> String {
         let fences: Vec<_> = self
-            .guards(taking)
-            .map(|guard| guard.fence().to_string())
+            .as_named(taking)
+            .map(|grant| grant.guard.fence().to_string())
             .collect();
         fences.join(" ")
     }
 
     /// The slots in the same order, if each has one.
     pub(crate) fn slots(&self, taking: &Taking) -> Option<String> {
-        let slots = self.guards(taking).map(|guard| Some(guard.slot()?.to_string()));
+        let slots = self.as_named(taking).map(|grant| Some(grant.slot?.to_string()));
         Some(slots.collect::<Option<Vec<_>>>()?.join(" "))
     }
 
@@ -192,7 +193,7 @@ impl Held {
 
 /// Takes all of the locks, one after the other. If one of them cannot be had, the others are given back.
 async fn take_all(
-    locks: impl Iterator<Item = Lock>,
+    locks: impl Iterator<Item = AnyLock>,
     taking: &Taking,
     nesting: Option<&Nesting>,
     report: &Report,
@@ -206,10 +207,12 @@ async fn take_all(
             acquired = join_or_acquire(nesting, &lock, taking, began) => acquired,
             never = tell_who_is_in_front(&lock, taking, report, began) => match never {},
         };
-        let (guard, at_least) = acquired.map_err(|error| refusal(error, lock.name(), taking, report))?;
+        let (guard, slot, at_least) =
+            acquired.map_err(|error| refusal(error, lock.name(), taking, report))?;
         let since = Instant::now();
         grants.push(Grant {
             guard,
+            slot,
             at_least,
             since,
         });
@@ -223,7 +226,7 @@ async fn first_lost(grants: &[Grant]) -> Option<Error> {
         .iter()
         .map(|grant| grant.guard.run(pending::<Infallible>()));
     let mut over: FuturesUnordered<_> = over.collect();
-    over.next().await?.err()
+    over.next().await?.err().map(Error::from)
 }
 
 /// The reason of a loss, for machines.
@@ -236,7 +239,7 @@ pub(crate) fn reason(end: HoldEnd) -> &'static str {
     }
 }
 
-fn with_options(locks: &LockManager, name: &str, taking: &Taking, owner: Option<&Owner>) -> Lock {
+fn with_options(locks: &LockManager, name: &str, taking: &Taking, owner: Option<&Owner>) -> AnyLock {
     let mut lock = taking.wanted.lock(locks, name);
     if let Some(lease) = taking.lease {
         lock = lock.lease(lease);
@@ -247,39 +250,42 @@ fn with_options(locks: &LockManager, name: &str, taking: &Taking, owner: Option<
     lock.max_hold(taking.max_hold)
 }
 
-/// Returns how long the lock stays taken at least, too. For a hold that is joined, the process above decides.
+/// Returns the slot and how long the lock stays taken at least, too. For a hold that is joined, the process
+/// above decides.
 async fn join_or_acquire(
     nesting: Option<&Nesting>,
-    lock: &Lock,
+    lock: &AnyLock,
     taking: &Taking,
     began: Instant,
-) -> fairlock::Result<(LockGuard, Option<Duration>)> {
+) -> fairlock::Result<(LockGuard, Option<u32>, Option<Duration>)> {
     if let Some(nesting) = nesting {
         if let Some(joined) = nesting.join(lock).await? {
-            return Ok((joined, None));
+            return Ok((joined, None, None));
         }
     }
-    Ok((acquire(lock, taking, began).await?, taking.at_least))
+    let (guard, slot) = acquire(lock, taking, began).await?;
+    Ok((guard, slot, taking.at_least))
 }
 
 /// The time to connect is a part of the wait. No wait at all is still one attempt.
-async fn acquire(lock: &Lock, taking: &Taking, began: Instant) -> fairlock::Result<LockGuard> {
-    let wait = if taking.nonblock {
-        Some(Duration::ZERO)
-    } else {
-        taking.wait
+async fn acquire(
+    lock: &AnyLock,
+    taking: &Taking,
+    began: Instant,
+) -> fairlock::Result<(LockGuard, Option<u32>)> {
+    let wait = match (taking.nonblock, taking.wait) {
+        (true, _) => Duration::ZERO,
+        (false, Some(wait)) => wait.saturating_sub(began.elapsed()),
+        (false, None) => Duration::MAX,
     };
-    let guard = match wait {
-        Some(wait) => lock.acquire_timeout(wait.saturating_sub(began.elapsed())).await?,
-        None => lock.acquire().await?,
-    };
+    let (guard, slot) = lock.acquire(wait).await?;
     // A lock that was handed over has a short lease until it is renewed. One failed renewal would end CMD as
     // soon as it began, so it does not begin before that.
     let lease = guard.lease();
     if lease.remaining < lease.length / 2 {
         guard.renew().await?;
     }
-    Ok(guard)
+    Ok((guard, slot))
 }
 
 fn refusal(error: Error, name: &str, taking: &Taking, report: &Report) -> Failure {
@@ -303,7 +309,12 @@ fn refusal(error: Error, name: &str, taking: &Taking, report: &Report) -> Failur
     }
 }
 
-async fn tell_who_is_in_front(lock: &Lock, taking: &Taking, report: &Report, began: Instant) -> Infallible {
+async fn tell_who_is_in_front(
+    lock: &AnyLock,
+    taking: &Taking,
+    report: &Report,
+    began: Instant,
+) -> Infallible {
     sleep(FIRST_NOTICE).await;
     loop {
         if let Ok(status) = lock.status().await {

@@ -4,12 +4,14 @@ use std::future::IntoFuture;
 
 use futures_util::future::BoxFuture;
 
-use crate::api::guard::LockGuard;
+use crate::api::guard::{LockGuard, ReadGuard, SemaphoreGuard, WriteGuard};
 use crate::api::lock::Lock;
 use crate::api::lock_set::{LockSet, LockSetGuard};
+use crate::api::rw_lock::{ReadLock, WriteLock};
+use crate::api::semaphore::Semaphore;
 use crate::types::error::Result;
 
-/// Awaiting a lock does the same as [`acquire`](Lock::acquire).
+/// Awaiting it does the same as [`acquire`](Lock::acquire).
 impl IntoFuture for Lock {
     type Output = Result<LockGuard>;
     type IntoFuture = BoxFuture<'static, Self::Output>;
@@ -19,9 +21,9 @@ impl IntoFuture for Lock {
     }
 }
 
-/// Awaiting a lock does the same as [`acquire`](Lock::acquire).
-impl IntoFuture for &Lock {
-    type Output = Result<LockGuard>;
+/// Awaiting it does the same as [`acquire`](Semaphore::acquire).
+impl IntoFuture for Semaphore {
+    type Output = Result<SemaphoreGuard>;
     type IntoFuture = BoxFuture<'static, Self::Output>;
 
     fn into_future(self) -> Self::IntoFuture {
@@ -29,18 +31,28 @@ impl IntoFuture for &Lock {
     }
 }
 
-/// Awaiting a set does the same as [`acquire`](LockSet::acquire).
+/// Awaiting it does the same as [`acquire`](ReadLock::acquire).
+impl IntoFuture for ReadLock {
+    type Output = Result<ReadGuard>;
+    type IntoFuture = BoxFuture<'static, Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.acquire())
+    }
+}
+
+/// Awaiting it does the same as [`acquire`](WriteLock::acquire).
+impl IntoFuture for WriteLock {
+    type Output = Result<WriteGuard>;
+    type IntoFuture = BoxFuture<'static, Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.acquire())
+    }
+}
+
+/// Awaiting it does the same as [`acquire`](LockSet::acquire).
 impl IntoFuture for LockSet {
-    type Output = Result<LockSetGuard>;
-    type IntoFuture = BoxFuture<'static, Self::Output>;
-
-    fn into_future(self) -> Self::IntoFuture {
-        Box::pin(self.acquire())
-    }
-}
-
-/// Awaiting a set does the same as [`acquire`](LockSet::acquire).
-impl IntoFuture for &LockSet {
     type Output = Result<LockSetGuard>;
     type IntoFuture = BoxFuture<'static, Self::Output>;
 

@@ -1,6 +1,7 @@
 //! The guard: a lock that is held.
 
 mod ending;
+mod kinds;
 mod token;
 
 use std::fmt;
@@ -8,9 +9,11 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub(crate) use self::kinds::Guard;
+pub use self::kinds::{ReadGuard, SemaphoreGuard, WriteGuard};
 pub use self::token::HoldToken;
 use crate::caller::local_queue::turn::Turn;
-use crate::caller::place::held::{Held, not_a_writer};
+use crate::caller::place::held::Held;
 use crate::engine::any_hold::AnyHold;
 use crate::engine::client::Client;
 use crate::engine::counters::{Counters, Holding, How};
@@ -163,30 +166,6 @@ impl LockGuard {
         }
     }
 
-    /// Returns the slot of one permit of a semaphore: a number below its capacity that no other guard has,
-    /// from the grant to the end of the hold. It is the smallest that was free. `None` for a lock, a
-    /// read/write lock, several permits, and a capacity above 1,000.
-    ///
-    /// A slot is for what there is a fixed number of: the ids of nodes, GPUs, ports. The fences of the guards
-    /// of one slot increase, so what belongs to a slot can refuse a stale guard as with a lock. While
-    /// [`at_least`](crate::Lock::at_least) keeps the permit taken, it keeps the slot too. While callers name
-    /// different capacities, each gets a slot below its own.
-    ///
-    /// # Examples
-    /// ```
-    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
-    /// # let locks = fairlock::LockManager::in_memory();
-    /// let gpus = locks.semaphore("gpu", 4);
-    /// let (first, second) = (gpus.acquire().await?, gpus.acquire().await?);
-    /// assert_eq!((first.slot(), second.slot()), (Some(0), Some(1)));
-    /// first.release().await?;
-    /// assert_eq!(gpus.acquire().await?.slot(), Some(0));
-    /// # Ok(()) }
-    /// ```
-    pub fn slot(&self) -> Option<u32> {
-        self.hold().slot()
-    }
-
     /// Returns a token of the hold, for tasks that have to end with it. It does not keep the lock.
     ///
     /// # Examples
@@ -302,7 +281,7 @@ impl LockGuard {
     /// `run(tokio::spawn(work))` stops only the waiting: the spawned task goes on.
     ///
     /// # Errors
-    /// [`Error::Lost`](crate::Error::Lost) if the lease was lost before `work` ended.
+    /// [`Lost`] if the lease was lost before `work` ended.
     ///
     /// # Cancel safety
     /// Dropping the future drops `work`, which must itself be cancel-safe. The lock stays held.
@@ -319,7 +298,7 @@ impl LockGuard {
     /// guard.release().await?;
     /// # Ok(()) }
     /// ```
-    pub async fn run<W: Future>(&self, work: W) -> Result<W::Output> {
+    pub async fn run<W: Future>(&self, work: W) -> Result<W::Output, Lost> {
         self.client().runtime.check();
         self.check()?;
         unless_lost(self.token().over(), work).await
@@ -362,7 +341,8 @@ impl LockGuard {
                 Kept::Turn(turn) => turn.renew().await,
             }
         });
-        runtime.serves(renewed).await?;
+        let renewed = runtime.serves(renewed).await;
+        renewed.map_err(|error| error.of(self.hold().name()))?;
         self.check()?;
         Ok(self.lease())
     }
@@ -403,45 +383,6 @@ impl LockGuard {
             }
         }
     }
-
-    /// Makes the guard of a [writer](crate::RwLock::write) that of a reader, in one round trip. The readers
-    /// behind it come in, and no other writer does before them. The fence and the lease stay. A second call
-    /// changes nothing.
-    ///
-    /// There is no way back: a reader that wants to write releases its guard, and acquires the other side.
-    ///
-    /// # Errors
-    /// - [`Error::Lost`](crate::Error::Lost) if the lock is no longer held.
-    /// - [`Error::Unavailable`](crate::Error::Unavailable) if the server did not answer for the
-    ///   [`server_timeout`](crate::LockManagerBuilder::server_timeout). The guard may then be either.
-    /// - [`Error::Refused`](crate::Error::Refused) if the server refuses this client.
-    /// - [`Error::Invalid`](crate::Error::Invalid) for any other guard.
-    ///
-    /// # Cancel safety
-    /// If the future is dropped midway, the guard may be that of a writer or of a reader.
-    ///
-    /// # Examples
-    /// ```
-    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
-    /// # let locks = fairlock::LockManager::in_memory();
-    /// let config = locks.rw_lock("config");
-    /// let guard = config.write().acquire().await?;
-    /// // ... a write, and now a long look at what was written ...
-    /// guard.downgrade().await?;
-    /// assert!(config.read().try_acquire().await.is_ok());
-    /// # Ok(()) }
-    /// ```
-    pub async fn downgrade(&self) -> Result<()> {
-        let runtime = &self.client().runtime;
-        runtime.check();
-        let downgraded = pin!(async {
-            match &self.kept {
-                Kept::Hold(held) => held.downgrade().await,
-                Kept::Turn(_) => Err(not_a_writer()),
-            }
-        });
-        runtime.serves(downgraded).await
-    }
 }
 
 impl fmt::Debug for LockGuard {
@@ -456,10 +397,13 @@ impl fmt::Debug for LockGuard {
 }
 
 /// Does the work until it ends, or the lease is lost.
-pub(crate) async fn unless_lost<W: Future>(lost: impl Future<Output = Lost>, work: W) -> Result<W::Output> {
+pub(crate) async fn unless_lost<W: Future>(
+    lost: impl Future<Output = Lost>,
+    work: W,
+) -> Result<W::Output, Lost> {
     tokio::select! {
         biased;
-        lost = lost => Err(lost.into()),
+        lost = lost => Err(lost),
         output = work => Ok(output),
     }
 }

@@ -43,10 +43,10 @@ impl LockManager {
     #[doc(alias = "LeaderLatch")]
     #[doc(alias = "LeaderSelector")]
     pub fn leadership(&self, name: impl AsRef<str>) -> Leadership {
-        Leadership {
-            // A turn inside the process is over in 10 ms. A lead is not.
-            lock: self.lock(name).local_handoffs(1).led(),
-        }
+        // A turn inside the process is over in 10 ms. A lead is not.
+        let mut lock = self.lock(name).local_handoffs(1);
+        lock.0.options.is_led = true;
+        Leadership { lock }
     }
 }
 
@@ -125,12 +125,12 @@ impl Leadership {
     /// # async fn main() -> fairlock::Result<()> {
     /// # let locks = fairlock::LockManager::in_memory();
     /// use std::time::Duration;
-    /// use fairlock::{Error, HoldEnd};
+    /// use fairlock::HoldEnd;
     ///
     /// let hourly = locks.leadership("scheduler").max_hold(Duration::from_secs(3600));
     /// let lead = hourly.campaign().await?;
     /// let stuck = lead.run(std::future::pending::<()>()).await;
-    /// assert!(matches!(stuck, Err(Error::Lost(lost)) if lost.reason == HoldEnd::MaxHold));
+    /// assert_eq!(stuck.unwrap_err().reason, HoldEnd::MaxHold);
     /// # Ok(()) }
     /// ```
     #[doc(alias = "watchdog")]
@@ -305,7 +305,7 @@ impl Leadership {
         W: Future,
     {
         let mut shutdown = pin!(shutdown);
-        let (mut backoff, runtime) = (Backoff::new(), &self.lock.client().runtime);
+        let (mut backoff, runtime) = (Backoff::new(), &self.lock.0.client().runtime);
         loop {
             let campaigned = tokio::select! {
                 biased;

@@ -1,31 +1,16 @@
 //! A lock: a name and options. Making one does no I/O.
 
-mod asking;
-mod looking;
-#[cfg(test)]
-mod tests;
-
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
-use crate::api::guard::LockGuard;
-use crate::caller::local_queue::{LocalQueues, TenureParams};
-use crate::caller::place::Place;
-use crate::caller::place::held::not_kept_in_a_quorum;
-use crate::engine::acquire::AcquireParams;
-use crate::engine::client::Client;
-use crate::engine::counters::Outcome;
-use crate::engine::metrics::Group;
-use crate::engine::options::{LockOptions, check_group};
-use crate::protocol::keys::Keys;
+use crate::api::guard::{HoldToken, LockGuard};
+use crate::api::handle::Handle;
 #[cfg(doc)]
 use crate::types::error::Error;
-use crate::types::error::{Invalid, Result};
+use crate::types::error::Result;
 use crate::types::fence::Fence;
 use crate::types::owner::Owner;
-use crate::types::permits::{Gives, Permits};
-use crate::types::status::Kind;
+use crate::types::status::{LockStream, Status};
 
 /// A named lock and the options for acquiring it.
 ///
@@ -63,36 +48,12 @@ use crate::types::status::Kind;
 #[doc(alias = "Mutex")]
 #[derive(Clone)]
 #[must_use = "a lock does nothing until it is acquired"]
-pub struct Lock {
-    queues: Arc<LocalQueues>,
-    name: Arc<str>,
-    /// The keys and the channel, or the reason why the name is refused. The first call returns it.
-    keys: Result<(Arc<Keys>, Arc<str>), Invalid>,
-    gives: Gives,
-    options: LockOptions,
-    owner: Option<Owner>,
-}
+pub struct Lock(pub(super) Handle);
 
 impl Lock {
-    pub(crate) fn new(queues: &Arc<LocalQueues>, gives: Gives, name: &str) -> Lock {
-        let client = queues.place().client();
-        let keys = Keys::of_kind(gives.kind(), &client.options.prefix, name).map(|keys| {
-            let channel = keys.channel_of(&client.id);
-            (Arc::new(keys), channel)
-        });
-        Lock {
-            queues: Arc::clone(queues),
-            name: name.into(),
-            keys,
-            gives,
-            options: LockOptions::default(),
-            owner: None,
-        }
-    }
-
     /// Returns the name, as it was given to [`LockManager::lock`](crate::LockManager::lock).
     pub fn name(&self) -> &str {
-        &self.name
+        self.0.name()
     }
 
     /// Waits for the lock, first come, first served.
@@ -129,7 +90,7 @@ impl Lock {
     /// ```
     #[doc(alias = "lock")]
     pub fn acquire(&self) -> impl Future<Output = Result<LockGuard>> + Send + use<> {
-        asking::acquire(self.clone(), None)
+        self.0.acquire(None)
     }
 
     /// Waits for the lock for this long at most. With zero it makes one attempt, as
@@ -167,7 +128,7 @@ impl Lock {
     #[doc(alias = "try_lock_for")]
     #[doc(alias = "wait")]
     pub fn acquire_timeout(&self, wait: Duration) -> impl Future<Output = Result<LockGuard>> + Send + use<> {
-        asking::acquire(self.clone(), Some(wait))
+        self.0.acquire(Some(wait))
     }
 
     /// Takes the lock if it is free and has no waiters. The call never waits for the lock, and never
@@ -197,13 +158,13 @@ impl Lock {
     /// ```
     #[doc(alias = "try_lock")]
     pub fn try_acquire(&self) -> impl Future<Output = Result<LockGuard>> + Send + use<> {
-        asking::attempt(self.clone(), Outcome::Busy)
+        self.0.try_acquire()
     }
 
     /// Waits for the lock, runs the work, and releases the lock.
     ///
-    /// The work gets the fencing token. If the lease is lost, the work is dropped, as by
-    /// [`LockGuard::run`]. The future does not borrow the lock, so it can be spawned.
+    /// The work gets a [`HoldToken`]: the fence, and the state of the hold. If the lease is lost, the work is
+    /// dropped, as by [`LockGuard::run`]. The future does not borrow the lock, so it can be spawned.
     /// It takes its place in the queue when it is first polled.
     ///
     /// # Errors
@@ -228,7 +189,7 @@ impl Lock {
     /// let mut set = JoinSet::new();
     /// for account in [1, 2, 3] {
     ///     let lock = locks.lock(format!("account:{account}"));
-    ///     set.spawn(lock.with(async move |fence| settle(account, fence).await));
+    ///     set.spawn(lock.with(async move |token| settle(account, token.fence()).await));
     /// }
     /// for settled in set.join_all().await {
     ///     settled?;
@@ -238,10 +199,10 @@ impl Lock {
     #[doc(alias = "synchronized")]
     pub fn with<F, W>(&self, work: F) -> impl Future<Output = Result<W::Output>> + use<F, W>
     where
-        F: FnOnce(Fence) -> W,
+        F: FnOnce(HoldToken) -> W,
         W: Future,
     {
-        self.clone().run_within(None, work)
+        self.0.with(None, work)
     }
 
     /// Does the same as [`with`](Self::with), and waits for the lock for `wait` at most. The work itself has
@@ -258,7 +219,7 @@ impl Lock {
     /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
     /// # let locks = fairlock::LockManager::in_memory();
     /// # let lock = locks.lock("invoice:42");
-    /// # async fn charge(_fence: fairlock::Fence) -> u32 { 7 }
+    /// # async fn charge(_token: fairlock::HoldToken) -> u32 { 7 }
     /// use std::time::Duration;
     ///
     /// let receipt = lock.with_timeout(Duration::from_secs(2), charge).await?;
@@ -272,122 +233,10 @@ impl Lock {
         work: F,
     ) -> impl Future<Output = Result<W::Output>> + use<F, W>
     where
-        F: FnOnce(Fence) -> W,
+        F: FnOnce(HoldToken) -> W,
         W: Future,
     {
-        self.clone().run_within(Some(wait), work)
-    }
-
-    /// Refuses what is wrong with the name or the settings, before anything is sent.
-    pub(crate) fn check(&self) -> Result<()> {
-        self.request().map(drop)
-    }
-
-    pub(crate) fn has_manager_of(&self, other: &Lock) -> bool {
-        Arc::ptr_eq(&self.queues, &other.queues)
-    }
-
-    pub(crate) fn has_settings_of(&self, other: &Lock) -> bool {
-        self.gives == other.gives && self.options == other.options && self.owner == other.owner
-    }
-
-    /// How long each of its guards keeps it taken at least.
-    pub(crate) fn kept_for(&self) -> Option<Duration> {
-        self.options.at_least
-    }
-
-    pub(crate) fn kind(&self) -> Kind {
-        self.gives.kind()
-    }
-
-    /// What tells it from the other locks of its manager. Sets acquire their locks in this order.
-    pub(crate) fn id(&self) -> (Kind, &str) {
-        (self.kind(), &self.name)
-    }
-
-    pub(crate) fn client(&self) -> &Arc<Client> {
-        self.place().client()
-    }
-
-    fn place(&self) -> &Place {
-        self.queues.place()
-    }
-
-    /// What is asked for. Refuses what is wrong before anything is sent, and starts what goes on without a
-    /// caller.
-    fn request(&self) -> Result<TenureParams> {
-        if let Place::Quorum(_) = self.place() {
-            self.check_in_a_quorum()?;
-        }
-        let terms = self.options.terms(&self.client().options)?;
-        let permits = self.taken_permits()?;
-        let turns = self.options.turns(&self.client().options)?;
-        if let Some(group) = &self.options.group {
-            check_group(group)?;
-        }
-        let (keys, channel) = self.keys.as_ref().map_err(Invalid::clone)?;
-        self.client().check_open()?;
-        self.place().start();
-        // A hold of permits, with an owner, or whose length is limited, is for one guard alone.
-        let is_limited = terms.fixed || terms.max_hold.is_some() || terms.at_least.is_some();
-        let is_plain = permits.is_none() && self.owner.is_none() && !is_limited;
-        let can_be_retained = is_plain && matches!(self.place(), Place::One(_));
-        let retain_ms = self.options.retain_ms(&self.client().options, can_be_retained)?;
-        let hold = AcquireParams {
-            keys: Arc::clone(keys),
-            channel: Arc::clone(channel),
-            terms,
-            owner: self.owner.clone(),
-            retain_ms,
-            permits,
-            group: Group::default(),
-            vote: None,
-        };
-        Ok(TenureParams {
-            hold,
-            turns: if is_plain { turns } else { 1 },
-        })
-    }
-
-    /// The permits that a guard takes, unless this is a plain lock. Refuses settings that only that can have.
-    fn taken_permits(&self) -> Result<Option<Permits>, Invalid> {
-        let permits = self.gives.permits(self.options.permits)?;
-        let refused = match permits {
-            None => None,
-            Some(_) if self.owner.is_some() => Some("owner"),
-            Some(_) => self.options.local_handoffs.map(|_| "local_handoffs"),
-        };
-        match refused {
-            None => Ok(permits),
-            Some(setting) => Err(Invalid::new(format!(
-                "{setting}: must not be set for a semaphore or a read/write lock"
-            ))),
-        }
-    }
-
-    fn check_in_a_quorum(&self) -> Result<(), Invalid> {
-        self.gives.check_in_a_quorum()?;
-        if self.owner.is_some() {
-            return Err(Invalid::new(
-                "owner: must not be set in a quorum, where no lock is re-entrant",
-            ));
-        }
-        if self.options.at_least.is_some() {
-            return Err(not_kept_in_a_quorum());
-        }
-        Ok(())
-    }
-
-    async fn run_within<F, W>(self, wait: Option<Duration>, work: F) -> Result<W::Output>
-    where
-        F: FnOnce(Fence) -> W,
-        W: Future,
-    {
-        let guard = asking::acquire(self, wait).await?;
-        let output = guard.run(work(guard.fence())).await?;
-        guard.check()?;
-        guard.release_after_work().await?;
-        Ok(output)
+        self.0.with(Some(wait), work)
     }
 }
 
@@ -412,7 +261,7 @@ impl Lock {
     /// ```
     #[doc(alias = "ttl")]
     pub fn lease(mut self, lease: Duration) -> Lock {
-        self.options.lease = Some(lease);
+        self.0.options.lease = Some(lease);
         self
     }
 
@@ -437,7 +286,7 @@ impl Lock {
     /// ```
     #[doc(alias = "fixed_lease")]
     pub fn auto_renew(mut self, renew: bool) -> Lock {
-        self.options.fixed = !renew;
+        self.0.options.fixed = !renew;
         self
     }
 
@@ -451,16 +300,16 @@ impl Lock {
     /// # async fn main() -> fairlock::Result<()> {
     /// # let locks = fairlock::LockManager::in_memory();
     /// use std::time::Duration;
-    /// use fairlock::{Error, HoldEnd};
+    /// use fairlock::HoldEnd;
     ///
     /// let guard = locks.lock("import").max_hold(Duration::from_secs(60)).acquire().await?;
     /// let stuck = guard.run(std::future::pending::<()>()).await;
-    /// assert!(matches!(stuck, Err(Error::Lost(lost)) if lost.reason == HoldEnd::MaxHold));
+    /// assert_eq!(stuck.unwrap_err().reason, HoldEnd::MaxHold);
     /// # Ok(()) }
     /// ```
     #[doc(alias = "watchdog")]
     pub fn max_hold(mut self, max_hold: impl Into<Option<Duration>>) -> Lock {
-        self.options.max_hold = max_hold.into();
+        self.0.options.max_hold = max_hold.into();
         self
     }
 
@@ -517,7 +366,7 @@ impl Lock {
     #[doc(alias = "lockAtLeastFor")]
     #[doc(alias = "cooldown")]
     pub fn at_least(mut self, at_least: impl Into<Option<Duration>>) -> Lock {
-        self.options.at_least = at_least.into();
+        self.0.options.at_least = at_least.into();
         self
     }
 
@@ -562,7 +411,7 @@ impl Lock {
     /// let counter = locks.lock("counter").local_handoffs(64);
     /// let mut set = JoinSet::new();
     /// for _ in 0..1_000 {
-    ///     set.spawn(counter.with(async |fence| fence)); // a step that is over in a moment
+    ///     set.spawn(counter.with(async |token| token.fence())); // a step that is over in a moment
     /// }
     /// let fences: Vec<_> = set.join_all().await.into_iter().collect::<fairlock::Result<_>>()?;
     /// # let mut sorted = fences.clone();
@@ -574,7 +423,7 @@ impl Lock {
     /// ```
     #[doc(alias = "cohort")]
     pub fn local_handoffs(mut self, turns: u32) -> Lock {
-        self.options.local_handoffs = Some(turns);
+        self.0.options.local_handoffs = Some(turns);
         self
     }
 
@@ -607,29 +456,7 @@ impl Lock {
     /// ```
     #[doc(alias = "delegation")]
     pub fn retain(mut self, retain: Duration) -> Lock {
-        self.options.retain = Some(retain);
-        self
-    }
-
-    /// Sets how many permits of a [semaphore](crate::LockManager::semaphore) a guard takes (1, the default,
-    /// to its capacity). For any other lock it is [`Invalid`](crate::Error::Invalid).
-    ///
-    /// The guard has all of them or none. While a request waits for several, the permits that are free stay
-    /// free for it, and later requests wait behind it.
-    ///
-    /// # Examples
-    /// ```
-    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
-    /// # let locks = fairlock::LockManager::in_memory();
-    /// let bulk = locks.semaphore("api", 10).permits(3).acquire().await?;
-    /// let status = locks.semaphore("api", 10).status().await?;
-    /// assert_eq!(status.permits_in_use, 3);
-    /// # drop(bulk);
-    /// # Ok(()) }
-    /// ```
-    #[doc(alias = "acquire_many")]
-    pub fn permits(mut self, permits: u32) -> Lock {
-        self.options.permits = Some(permits);
+        self.0.options.retain = Some(retain);
         self
     }
 
@@ -655,7 +482,7 @@ impl Lock {
     #[doc(alias = "label")]
     #[doc(alias = "metrics")]
     pub fn group(mut self, group: impl AsRef<str>) -> Lock {
-        self.options.group = Some(group.as_ref().into());
+        self.0.options.group = Some(group.as_ref().into());
         self
     }
 
@@ -677,24 +504,126 @@ impl Lock {
     /// ```
     #[doc(alias = "reentrant")]
     pub fn owner(mut self, owner: &Owner) -> Lock {
-        self.owner = Some(owner.clone());
+        self.0.owner = Some(owner.clone());
         self
     }
+}
 
-    /// The same lock, whose waits are campaigns.
-    pub(crate) fn led(mut self) -> Lock {
-        self.options.is_led = true;
-        self
+// Looking at a lock, and freeing it.
+impl Lock {
+    /// Returns who holds the lock, and how many requests wait. A second call asks for the label of each
+    /// holder, for at most 50 ms longer than the first one took.
+    /// [`LockManager::list`](crate::LockManager::list) does this for many locks.
+    ///
+    /// In a quorum, the holder is the client with holds on a majority of the servers. There is none while
+    /// several clients have a minority each. All servers are asked. If the answers of a majority leave open
+    /// who holds, the call waits for the others, for at most the
+    /// [`server_timeout`](crate::LockManagerBuilder::server_timeout).
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] (in a quorum
+    /// [`Error::NoQuorum`]), [`Error::Refused`],
+    /// [`Error::Invalid`] or [`Error::Closed`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future changes nothing.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// # let lock = locks.lock("invoice:42");
+    /// let _guard = lock.acquire().await?;
+    /// let status = lock.status().await?;
+    /// if let Some(holder) = status.holder {
+    ///     println!("held by {:?} for {:?}, {} wait", holder.label, holder.held_for, status.waiting);
+    /// }
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias = "is_locked")]
+    #[doc(alias = "who")]
+    pub fn status(&self) -> impl Future<Output = Result<Status>> + Send + use<> {
+        self.0.status()
+    }
+
+    /// Takes the lock away from the holder with this fence, and hands it to the next waiter. Returns whether
+    /// the lock was held under that fence.
+    ///
+    /// [`status`](Self::status) shows the fence of the holder. Because of it, a repeated call never takes the
+    /// lock from the next holder. The former holder learns of its loss at its next renewal, so until then
+    /// both may believe that they hold the lock. If its lease is not [renewed](Self::auto_renew), it learns
+    /// of it when the lease ends.
+    ///
+    /// In a quorum the call ends the holds on all servers, and waits for the servers that showed this holder.
+    /// It returns `true` if too few are left for the holder to keep the lock. While several clients have a
+    /// minority each, there is no holder, and it returns `false`: they settle that by themselves.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] (in a quorum
+    /// [`Error::NoQuorum`]), [`Error::Refused`],
+    /// [`Error::Invalid`] or [`Error::Closed`].
+    ///
+    /// # Cancel safety
+    /// If the future is dropped midway, the lock may or may not have been released.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// # let lock = locks.lock("invoice:42");
+    /// let stuck = lock.acquire().await?;
+    /// if let Some(holder) = lock.status().await?.holder {
+    ///     assert!(lock.force_release(holder.fence).await?);
+    ///     assert!(!lock.force_release(holder.fence).await?); // no longer the holder's fence
+    /// }
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias = "force_unlock")]
+    pub fn force_release(&self, fence: Fence) -> impl Future<Output = Result<bool>> + Send + use<> {
+        self.0.force_release(fence)
+    }
+
+    /// Watches who holds the lock: tells its status now, and whenever its holders have changed. Asks
+    /// every `every` (10 ms to 1 day), less up to a quarter of jitter, and when the lease of the holder ends.
+    ///
+    /// Servers tell only those that wait for the lock of a change. So the watch asks, with the calls of one
+    /// [`status`](Self::status) each time. It asks only while it is polled, and dropping it ends it. Between
+    /// two calls the holder may change several times: the watch tells who it is when it asks. A label that
+    /// was not known is told when it is. Of more than 100 holders, which a status does not all list, the
+    /// watch tells when their number has changed, or the permits of one that is listed.
+    ///
+    /// # Errors
+    /// An item is an error as of [`status`](Self::status), or [`Error::Invalid`] for an interval out of its
+    /// range. The watch ends after [`Error::Closed`] and [`Error::Invalid`], but after no other error.
+    ///
+    /// # Cancel safety
+    /// Dropping the stream, or a future that waits for its next item, changes nothing.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// use std::time::Duration;
+    ///
+    /// let mut watch = locks.lock("scheduler").watch(Duration::from_millis(100));
+    /// let lead = locks.leadership("scheduler").campaign().await?;
+    /// while let Some(status) = watch.next().await {
+    ///     if let Some(leader) = status?.holder {
+    ///         assert_eq!(leader.fence, lead.fence());
+    ///         break;
+    ///     }
+    /// }
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias = "observe")]
+    #[doc(alias = "subscribe")]
+    pub fn watch(&self, every: Duration) -> LockStream<Status> {
+        self.0.watch(every)
     }
 }
 
 impl fmt::Debug for Lock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lock")
-            .field("name", &self.name)
-            .field("gives", &self.gives)
-            .field("options", &self.options)
-            .field("owner", &self.owner)
-            .finish_non_exhaustive()
+        self.0.debug("Lock", f)
     }
 }

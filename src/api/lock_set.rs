@@ -14,9 +14,12 @@ use std::time::Duration;
 use futures_util::future::{join_all, select_all};
 use tokio::time::Instant;
 
-use crate::api::guard::{LockGuard, unless_lost};
+use crate::api::guard::{HoldToken, LockGuard, unless_lost};
+use crate::api::handle::Handle;
 use crate::api::lock::Lock;
 use crate::api::manager::LockManager;
+use crate::api::rw_lock::{ReadLock, WriteLock};
+use crate::api::semaphore::Semaphore;
 use crate::types::error::{Error, HoldEnd, Invalid, Lost, Result};
 use crate::types::fence::Fence;
 
@@ -62,7 +65,7 @@ impl LockManager {
 /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
 /// # let locks = fairlock::LockManager::in_memory();
 /// let seats = locks.all(["seat:4a", "seat:4b"]);
-/// let booked = seats.with(async |fences| format!("booked under {} fences", fences.len())).await?;
+/// let booked = seats.with(async |tokens| format!("booked under fence {}", tokens[0].fence())).await?;
 /// println!("{booked}");
 /// # Ok(()) }
 /// ```
@@ -70,7 +73,7 @@ impl LockManager {
 #[must_use = "locks do nothing until they are acquired"]
 pub struct LockSet {
     /// As they were given.
-    locks: Vec<Lock>,
+    locks: Vec<Handle>,
 }
 
 /// How each lock of a set is asked for.
@@ -87,12 +90,12 @@ impl Ask {
         Instant::now().checked_add(wait).map_or(Ask::Wait, Ask::Until)
     }
 
-    async fn of(self, lock: &Lock) -> Result<LockGuard> {
+    async fn of(self, lock: &Handle) -> Result<LockGuard> {
         match self {
-            Ask::Wait => lock.acquire().await,
+            Ask::Wait => lock.acquire(None).await,
             Ask::Until(until) => {
                 let left = until.saturating_duration_since(Instant::now());
-                lock.acquire_timeout(left).await
+                lock.acquire(Some(left)).await
             }
             Ask::Once => lock.try_acquire().await,
         }
@@ -100,18 +103,49 @@ impl Ask {
 }
 
 /// The same as [`LockSet::of`].
-impl FromIterator<Lock> for LockSet {
-    fn from_iter<I: IntoIterator<Item = Lock>>(locks: I) -> LockSet {
+impl<L: Into<LockSet>> FromIterator<L> for LockSet {
+    fn from_iter<I: IntoIterator<Item = L>>(locks: I) -> LockSet {
+        let locks = locks.into_iter().flat_map(|lock| lock.into().locks);
         LockSet {
-            locks: locks.into_iter().collect(),
+            locks: locks.collect(),
         }
     }
 }
 
+/// A set of this one.
+impl From<Lock> for LockSet {
+    fn from(lock: Lock) -> LockSet {
+        LockSet { locks: vec![lock.0] }
+    }
+}
+
+/// A set of this one.
+impl From<Semaphore> for LockSet {
+    fn from(semaphore: Semaphore) -> LockSet {
+        LockSet {
+            locks: vec![semaphore.0],
+        }
+    }
+}
+
+/// A set of this one.
+impl From<ReadLock> for LockSet {
+    fn from(lock: ReadLock) -> LockSet {
+        LockSet { locks: vec![lock.0] }
+    }
+}
+
+/// A set of this one.
+impl From<WriteLock> for LockSet {
+    fn from(lock: WriteLock) -> LockSet {
+        LockSet { locks: vec![lock.0] }
+    }
+}
+
 impl LockSet {
-    /// Returns a set of locks that have settings of their own, also of semaphores and read/write locks. They
-    /// must come from one manager. If one lock comes twice, its settings must be the same: a set has only one
-    /// side of a read/write lock.
+    /// Returns a set of locks that have settings of their own, or of semaphores, or of sides of read/write
+    /// locks; [`and`](Self::and) adds those of other kinds. They must come from one manager. If one lock
+    /// comes twice, its settings must be the same: a set has only one side of a read/write lock.
     ///
     /// # Examples
     /// ```
@@ -125,8 +159,24 @@ impl LockSet {
     /// set.acquire().await?.release().await?;
     /// # Ok(()) }
     /// ```
-    pub fn of(locks: impl IntoIterator<Item = Lock>) -> LockSet {
+    pub fn of(locks: impl IntoIterator<Item = impl Into<LockSet>>) -> LockSet {
         locks.into_iter().collect()
+    }
+
+    /// Adds a lock, a semaphore, a side of a read/write lock, or another set.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// let import = locks.all(["import"]).and(locks.rw_lock("config").read());
+    /// let both = import.and(locks.semaphore("database", 10).permits(2)).acquire().await?;
+    /// assert_eq!(both.fences().len(), 3);
+    /// # Ok(()) }
+    /// ```
+    pub fn and(mut self, other: impl Into<LockSet>) -> LockSet {
+        self.locks.extend(other.into().locks);
+        self
     }
 
     /// Waits for all of the locks, one after the other, in the order of their names.
@@ -192,7 +242,8 @@ impl LockSet {
         async move {
             let began = Instant::now();
             match set.taken(Ask::within(wait)).await {
-                Err(Error::Timeout { ttl, .. }) => Err(Error::Timeout {
+                Err(Error::Timeout { name, ttl, .. }) => Err(Error::Timeout {
+                    name,
                     waited: began.elapsed(),
                     ttl,
                 }),
@@ -205,7 +256,7 @@ impl LockSet {
     /// gives back what it has at the first one that is busy.
     ///
     /// # Errors
-    /// [`Error::Busy`], of the first lock that is held or waited for, and otherwise as for
+    /// [`Error::Busy`], which names the first lock that is held or waited for, and otherwise as for
     /// [`Lock::try_acquire`] and [`acquire`](Self::acquire).
     ///
     /// # Cancel safety
@@ -228,8 +279,8 @@ impl LockSet {
         self.clone().taken(Ask::Once)
     }
 
-    /// Waits for all of the locks, runs the work, and releases them. The work gets the fences, in the order
-    /// of the names as they were given.
+    /// Waits for all of the locks, runs the work, and releases them. The work gets a token of each hold, in
+    /// the order of the names as they were given.
     ///
     /// # Errors
     /// As for [`acquire`](Self::acquire), and as for [`Lock::with`].
@@ -241,14 +292,17 @@ impl LockSet {
     /// ```
     /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
     /// # let locks = fairlock::LockManager::in_memory();
-    /// # async fn transfer(_fences: Vec<fairlock::Fence>) -> u32 { 7 }
-    /// let receipt = locks.all(["account:7", "account:3"]).with(transfer).await?;
-    /// assert_eq!(receipt, 7);
+    /// # async fn transfer(_from: fairlock::Fence, _to: fairlock::Fence) -> u32 { 7 }
+    /// let accounts = locks.all(["account:7", "account:3"]);
+    /// let transferring = accounts.with(async |tokens| {
+    ///     transfer(tokens[0].fence(), tokens[1].fence()).await
+    /// });
+    /// assert_eq!(transferring.await?, 7);
     /// # Ok(()) }
     /// ```
     pub fn with<F, W>(&self, work: F) -> impl Future<Output = Result<W::Output>> + use<F, W>
     where
-        F: FnOnce(Vec<Fence>) -> W,
+        F: FnOnce(Vec<HoldToken>) -> W,
         W: Future,
     {
         let acquiring = self.acquire();
@@ -268,7 +322,7 @@ impl LockSet {
     /// ```
     /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
     /// # let locks = fairlock::LockManager::in_memory();
-    /// # async fn transfer(_fences: Vec<fairlock::Fence>) -> u32 { 7 }
+    /// # async fn transfer(_tokens: Vec<fairlock::HoldToken>) -> u32 { 7 }
     /// use std::time::Duration;
     ///
     /// let accounts = locks.all(["account:7", "account:3"]);
@@ -282,7 +336,7 @@ impl LockSet {
         work: F,
     ) -> impl Future<Output = Result<W::Output>> + use<F, W>
     where
-        F: FnOnce(Vec<Fence>) -> W,
+        F: FnOnce(Vec<HoldToken>) -> W,
         W: Future,
     {
         let acquiring = self.acquire_timeout(wait);
@@ -309,15 +363,15 @@ impl LockSet {
         for (lock, guard) in locks.iter().zip(&taken.guards) {
             guard.at_least(lock.kept_for())?;
         }
-        let place_of = |given: &Lock| locks.iter().position(|lock| lock.id() == given.id());
+        let place_of = |given: &Handle| locks.iter().position(|lock| lock.id() == given.id());
         taken.places = self.locks.iter().filter_map(place_of).collect();
         Ok(taken)
     }
 
     /// The locks in the order in which they are acquired, each once. Refuses what is wrong with any of them
     /// before anything is sent.
-    fn in_order(&self) -> Result<Vec<&Lock>> {
-        let mut locks: Vec<&Lock> = self.locks.iter().collect();
+    fn in_order(&self) -> Result<Vec<&Handle>> {
+        let mut locks: Vec<&Handle> = self.locks.iter().collect();
         locks.sort_by_key(|lock| lock.id());
         for pair in locks.windows(2) {
             let (lock, next) = (pair[0], pair[1]);
@@ -348,7 +402,9 @@ impl LockSet {
 
 impl fmt::Debug for LockSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.locks.iter().map(Lock::name)).finish()
+        f.debug_list()
+            .entries(self.locks.iter().map(Handle::name))
+            .finish()
     }
 }
 
@@ -403,8 +459,16 @@ impl LockSetGuard {
     /// # Ok(()) }
     /// ```
     pub fn fences(&self) -> Vec<Fence> {
-        let guards = self.places.iter().map(|place| &self.guards[*place]);
-        guards.map(LockGuard::fence).collect()
+        self.as_given().map(LockGuard::fence).collect()
+    }
+
+    fn tokens(&self) -> Vec<HoldToken> {
+        self.as_given().map(LockGuard::token).collect()
+    }
+
+    /// The guards in the order of the names as they were given.
+    fn as_given(&self) -> impl Iterator<Item = &LockGuard> {
+        self.places.iter().map(|place| &self.guards[*place])
     }
 
     /// Returns whether any of the leases is over. It does no I/O.
@@ -455,7 +519,7 @@ impl LockSetGuard {
     /// Runs `work` for as long as all leases last, as [`LockGuard::run`] does for one.
     ///
     /// # Errors
-    /// [`Error::Lost`] if one of the leases was lost before `work` ended.
+    /// [`Lost`] if one of the leases was lost before `work` ended.
     ///
     /// # Cancel safety
     /// Dropping the future drops `work`, which must itself be cancel-safe. The locks stay held.
@@ -470,7 +534,7 @@ impl LockSetGuard {
     /// guard.release().await?;
     /// # Ok(()) }
     /// ```
-    pub async fn run<W: Future>(&self, work: W) -> Result<W::Output> {
+    pub async fn run<W: Future>(&self, work: W) -> Result<W::Output, Lost> {
         self.check()?;
         unless_lost(self.first_lost(), work).await
     }
@@ -501,10 +565,10 @@ impl LockSetGuard {
 
     async fn spent_on<F, W>(self, work: F) -> Result<W::Output>
     where
-        F: FnOnce(Vec<Fence>) -> W,
+        F: FnOnce(Vec<HoldToken>) -> W,
         W: Future,
     {
-        let output = self.run(work(self.fences())).await?;
+        let output = self.run(work(self.tokens())).await?;
         self.check()?;
         let released = self.guards.into_iter().map(LockGuard::release_after_work);
         let released = join_all(released).await;

@@ -14,6 +14,7 @@ use std::sync::Arc;
 pub use self::builder::LockManagerBuilder;
 pub use self::quorum::Quorum;
 pub use self::stats::Stats;
+use crate::api::handle::Handle;
 use crate::api::lock::Lock;
 use crate::caller::gate::Gate;
 use crate::caller::local_queue::LocalQueues;
@@ -189,49 +190,11 @@ impl LockManager {
     /// # Ok(()) }
     /// ```
     pub fn lock(&self, name: impl AsRef<str>) -> Lock {
-        self.giving(Gives::Itself, name.as_ref())
+        Lock(self.handle(Gives::Itself, name.as_ref()))
     }
 
-    /// Returns the semaphore of this name: a lock of which `capacity` permits can be held at the same time (1
-    /// to 99,999), first come, first served. It does no I/O, and shares nothing with the [`lock`](Self::lock)
-    /// of the same name.
-    ///
-    /// A guard takes one permit, or as many as [`Lock::permits`] says. Each guard has its own lease: if its
-    /// process dies, its permits come back when that is over. All callers of a name should give the same
-    /// capacity. If they differ, each gets a guard only while, with its own permits, no more are in use
-    /// than it allows.
-    ///
-    /// A semaphore limits load. It is no protection for a resource: a larger fence does not void the smaller
-    /// ones. Where more than `capacity` at once would be a bug, let the resource check the fence of each
-    /// [slot](crate::LockGuard::slot).
-    ///
-    /// An [`owner`](Lock::owner) or [`local_handoffs`](Lock::local_handoffs) makes the first call fail with
-    /// [`Error::Invalid`](crate::Error::Invalid), and so does a quorum.
-    ///
-    /// # Examples
-    /// ```
-    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
-    /// # let locks = fairlock::LockManager::in_memory();
-    /// # async fn call(_fence: fairlock::Fence) {}
-    /// use std::time::Duration;
-    ///
-    /// let api = locks.semaphore("api", 10); // at most 10 calls at a time, over all processes
-    /// api.with(call).await?;
-    ///
-    /// // A fair rate limit: at most 4 grants within 100 ms. docs/permits.md says how to choose them.
-    /// let limited = locks.semaphore("api-rate", 4).at_least(Duration::from_millis(100));
-    /// let limited = limited.lease(Duration::from_millis(500));
-    /// drop(limited.acquire().await?); // before the call, which may take long
-    /// # Ok(()) }
-    /// ```
-    #[doc(alias = "RSemaphore")]
-    #[doc(alias = "rate_limit")]
-    pub fn semaphore(&self, name: impl AsRef<str>, capacity: u32) -> Lock {
-        self.giving(Gives::Permits(capacity), name.as_ref())
-    }
-
-    pub(crate) fn giving(&self, gives: Gives, name: &str) -> Lock {
-        Lock::new(&self.queues, gives, name)
+    pub(crate) fn handle(&self, gives: Gives, name: &str) -> Handle {
+        Handle::new(&self.queues, gives, name)
     }
 
     /// Makes one round trip to the server, for health checks. In a quorum it asks all servers, and returns

@@ -2,9 +2,11 @@
 
 mod awaiting;
 pub(crate) mod guard;
+pub(crate) mod handle;
 pub(crate) mod leadership;
 pub(crate) mod lock;
 pub(crate) mod lock_set;
 pub(crate) mod manager;
 pub(crate) mod rw_lock;
+pub(crate) mod semaphore;
 pub mod spin;

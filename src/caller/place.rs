@@ -180,7 +180,7 @@ impl Place {
         match self {
             Place::One(shared) => {
                 let answer = operator::inspect(shared.client(), keys, terms).await?;
-                Ok(Seen::on_one(answer))
+                Ok(Seen::on_one(keys.kind, answer))
             }
             Place::Quorum(quorum) => Box::pin(quorum.inspect(keys, terms)).await,
         }

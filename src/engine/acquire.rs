@@ -234,6 +234,7 @@ pub(crate) async fn replies_read(is_outage: impl Fn() -> bool) {
 /// The error of a wait whose bound is over, while the lock can be held for another `free_in`.
 pub(crate) fn timed_out(client: &Client, began: LocalTime, free_in: Duration) -> Error {
     Error::Timeout {
+        name: Arc::default(),
         waited: client.now().since(began),
         ttl: free_in,
     }
@@ -295,7 +296,7 @@ pub(crate) async fn try_acquire(
             }
             // An earlier attempt, whose reply never came, may have been granted the lock. So `cancelled`
             // stays armed.
-            Acquired::Full => return Err(Error::TooManyHolds),
+            Acquired::Full => return Err(Error::too_many_holds()),
             Acquired::ExpiredCall | Acquired::Incomplete => {}
         }
     }

@@ -31,8 +31,6 @@ use crate::types::error::{HoldEnd, Invalid, Lost};
 use crate::types::fence::Fence;
 use crate::types::lease::{Lease, LeaseState};
 use crate::types::owner::Owner;
-use crate::types::permits::Permits;
-use crate::types::status::Kind;
 
 #[derive(Debug)]
 pub(crate) struct Hold {
@@ -261,9 +259,9 @@ impl Hold {
         }
     }
 
-    /// Whether it began as the hold of a writer.
-    pub(crate) fn is_of_a_writer(&self) -> bool {
-        self.keys.kind == Kind::ReadWrite && self.request.weight() == Permits::WRITER.weight
+    /// How many permits were granted.
+    pub(crate) fn permits(&self) -> u32 {
+        self.request.weight()
     }
 
     /// The state of the lease now. This reads the clock, so a process that was paused past its lease sees at

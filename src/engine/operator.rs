@@ -18,7 +18,8 @@ use crate::time::deadline::LeaseTerms;
 use crate::time::server_time::ServerTime;
 use crate::types::error::Result;
 use crate::types::fence::Fence;
-use crate::types::status::{Holder, Status};
+use crate::types::permits::Permits;
+use crate::types::status::{Holder, Kind, Status};
 
 /// A status waits for the label of the holder this much longer than it waited for the answer about the lock.
 const LABEL_PATIENCE: Duration = Duration::from_millis(50);
@@ -33,7 +34,7 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    pub(crate) fn on_one(answer: Answer<Inspected>) -> Seen {
+    pub(crate) fn on_one(kind: Kind, answer: Answer<Inspected>) -> Seen {
         let Answer { at, reply, .. } = answer;
         let holders = reply.holders.into_iter().map(|holding| {
             let holder = Holder {
@@ -45,18 +46,29 @@ impl Seen {
                 holds: holding.holds,
                 kept: holding.kept,
                 retains: holding.retains,
-                permits: holding.permits,
-                of: holding.of,
+                permits: if kind == Kind::Semaphore {
+                    holding.permits
+                } else {
+                    1
+                },
+                capacity: (kind == Kind::Semaphore).then_some(holding.of),
                 slot: holding.slot,
+                writes: kind == Kind::ReadWrite && holding.permits == Permits::WRITER.weight,
             };
             (holding.client, holder)
         });
         let (clients, holders): (_, Vec<_>) = holders.unzip();
+        let writer = holders.iter().any(|holder| holder.writes);
+        let newest = holders.iter().max_by_key(|holder| holder.fence);
+        let in_use = |of| if kind == of { reply.in_use } else { 0 };
         Seen {
             status: Status {
+                permits_in_use: in_use(Kind::Semaphore),
+                capacity: newest.and_then(|holder| holder.capacity),
+                readers: if writer { 0 } else { in_use(Kind::ReadWrite) },
+                writer,
                 holder: holders.first().cloned(),
                 holders,
-                permits_in_use: reply.in_use,
                 waiting: reply.waiting,
                 longest_wait: reply.first.map(|ticket| at.now.since(ticket.time())),
             },

@@ -134,8 +134,6 @@ pub(crate) struct LockOptions {
     pub(crate) at_least: Option<Duration>,
     pub(crate) local_handoffs: Option<u32>,
     pub(crate) retain: Option<Duration>,
-    /// How many permits a guard takes.
-    pub(crate) permits: Option<u32>,
     /// The group of the metrics.
     pub(crate) group: Option<Arc<str>>,
     /// Its waits are campaigns, which may last for as long as another process leads.
@@ -169,8 +167,8 @@ impl LockOptions {
     ) -> Result<Option<NonZeroU32>, Invalid> {
         if self.retain.is_some() && !can_be_retained {
             return Err(Invalid::new(
-                "retain: must be set for a plain lock alone, without an owner, a max_hold or an at_least, with a \
-                 lease that is renewed, and not in a quorum",
+                "retain: must be set for a lock without an owner, a max_hold or an at_least alone, with a lease \
+                 that is renewed, and not in a quorum",
             ));
         }
         let lease = self.lease.unwrap_or(manager.lease);

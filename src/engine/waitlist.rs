@@ -583,7 +583,7 @@ impl Waitlist {
             }
             Acquired::Contended(contended) => self.contended(context, at, contended),
             Acquired::Full => {
-                self.fail(context.number, Error::TooManyHolds);
+                self.fail(context.number, Error::too_many_holds());
                 Progress::Settled
             }
             Acquired::ExpiredCall | Acquired::Incomplete => Progress::Again,

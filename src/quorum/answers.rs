@@ -141,6 +141,7 @@ pub(crate) fn no_majority(servers: usize, answering: usize, errors: &[Error]) ->
         _ => None,
     });
     Error::NoQuorum {
+        name: None,
         servers,
         wanted,
         answering,

@@ -48,7 +48,10 @@ impl QuorumClient {
         Ok(Seen {
             status: Status {
                 holder: holders.first().cloned(),
-                permits_in_use: holders.len() as u64,
+                permits_in_use: 0,
+                capacity: None,
+                readers: 0,
+                writer: false,
                 holders,
                 waiting: told.iter().map(|told| told.inspected.waiting).max().unwrap_or(0),
                 longest_wait: (told.iter())
@@ -134,8 +137,9 @@ impl QuorumClient {
             kept: false,
             retains: false,
             permits: 1,
-            of: 1,
+            capacity: None,
             slot: None,
+            writes: false,
         };
         Some(SeenHolder {
             client,

@@ -52,7 +52,10 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub enum Error {
     /// The lock is held, or others wait for it, and the call was not to wait
     /// ([`try_acquire`](crate::Lock::try_acquire)). Nothing is held, and nothing is queued.
+    #[non_exhaustive]
     Busy {
+        /// The name of the lock: of a set, of the one that was busy.
+        name: Arc<str>,
         /// The time after which the lock can be free if nobody renews its lease and nobody releases it. It
         /// says nothing about when that will be: most holders are done much sooner.
         ttl: Duration,
@@ -62,22 +65,35 @@ pub enum Error {
     },
     /// The wait was over before it was this request's turn, or before a server answered that could do the
     /// work. Nothing is held, and nothing is queued any more.
+    #[non_exhaustive]
     Timeout {
+        /// The name of the lock: of a set, of the one that the call waited for.
+        name: Arc<str>,
         /// How long the call waited.
         waited: Duration,
         /// As for [`Busy`](Error::Busy). Zero if no server told of a holder.
         ttl: Duration,
     },
     /// This client has as many waiters as its settings allow. Nothing was sent.
+    #[non_exhaustive]
     QueueFull {
+        /// The name of the lock.
+        name: Arc<str>,
         /// The limit, as set by [`max_waiters`](crate::LockManagerBuilder::max_waiters).
         max_waiters: usize,
     },
     /// The owner holds the lock as often as an [`Owner`](crate::Owner) may: 256 times. Nothing was changed.
-    TooManyHolds,
+    #[non_exhaustive]
+    TooManyHolds {
+        /// The name of the lock.
+        name: Arc<str>,
+    },
     /// Fewer replicas than required confirmed the grant, and it was given back. See
     /// [`replicas`](crate::LockManagerBuilder::replicas).
+    #[non_exhaustive]
     NotReplicated {
+        /// The name of the lock.
+        name: Arc<str>,
         /// The number of confirmations required.
         wanted: u32,
         /// The number of confirmations that came in time.
@@ -86,7 +102,10 @@ pub enum Error {
     /// In a quorum: too few servers answered, or too few may grant locks yet. A server that has just started
     /// grants none for a while ([`longest_lease`](crate::Quorum::longest_lease)). Try again
     /// later.
+    #[non_exhaustive]
     NoQuorum {
+        /// The name of the lock, if the call was about one.
+        name: Option<Arc<str>>,
         /// The number of servers.
         servers: usize,
         /// The number of servers that are a majority.
@@ -132,38 +151,64 @@ impl Error {
             Error::Busy { .. }
                 | Error::Timeout { .. }
                 | Error::QueueFull { .. }
-                | Error::TooManyHolds
+                | Error::TooManyHolds { .. }
                 | Error::NotReplicated { .. }
                 | Error::NoQuorum { .. }
                 | Error::Unavailable(_)
         )
+    }
+
+    pub(crate) fn too_many_holds() -> Error {
+        Error::TooManyHolds { name: Arc::default() }
+    }
+
+    /// The error of a call about this lock. What is below the API does not know names.
+    pub(crate) fn of(mut self, lock: &Arc<str>) -> Error {
+        match &mut self {
+            Error::Busy { name, .. }
+            | Error::Timeout { name, .. }
+            | Error::QueueFull { name, .. }
+            | Error::TooManyHolds { name }
+            | Error::NotReplicated { name, .. } => *name = Arc::clone(lock),
+            Error::NoQuorum { name, .. } => *name = Some(Arc::clone(lock)),
+            _ => {}
+        }
+        self
     }
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::Busy { waiting, .. } => write!(f, "the lock is busy, and {waiting} wait for it"),
-            Error::Timeout { waited, .. } => write!(f, "not acquired within {waited:?}"),
-            Error::QueueFull { max_waiters } => {
+            Error::Busy { name, waiting, .. } => {
+                write!(f, "the lock {name:?} is busy, and {waiting} wait for it")
+            }
+            Error::Timeout { name, waited, .. } => write!(f, "{name:?} was not acquired within {waited:?}"),
+            Error::QueueFull { name, max_waiters } => write!(
+                f,
+                "{name:?} was not asked for: this client already has {max_waiters} waiters, its limit \
+                 (max_waiters)"
+            ),
+            Error::TooManyHolds { name } => {
                 write!(
                     f,
-                    "this client already has {max_waiters} waiters, its limit (max_waiters)"
+                    "this owner holds the lock {name:?} 256 times, as often as it may"
                 )
             }
-            Error::TooManyHolds => f.write_str("this owner holds the lock 256 times, as often as it may"),
-            Error::NotReplicated { wanted, got } => {
-                write!(
-                    f,
-                    "{got} of {wanted} replicas confirmed the grant; it was given back"
-                )
-            }
+            Error::NotReplicated { name, wanted, got } => write!(
+                f,
+                "{got} of {wanted} replicas confirmed the grant of {name:?}; it was given back"
+            ),
             Error::NoQuorum {
+                name,
                 servers,
                 wanted,
                 answering,
                 why,
             } => {
+                if let Some(name) = name {
+                    write!(f, "{name:?}: ")?;
+                }
                 write!(
                     f,
                     "{wanted} of {servers} servers are needed, and {answering} can grant; one that cannot: {why}"

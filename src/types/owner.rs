@@ -34,6 +34,9 @@ pub struct Owner(Arc<str>);
 impl Owner {
     /// How many hexadecimal digits a user-given owner has on the server.
     pub(crate) const LEN: usize = 32;
+    /// No id is longer, also of a guard that is its own owner.
+    #[cfg(feature = "serde")]
+    const LONGEST: usize = 128;
 
     /// Creates a new owner, unlike any other (128 random bits).
     ///
@@ -100,5 +103,17 @@ impl fmt::Debug for Owner {
 impl serde::Serialize for Owner {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&self.0)
+    }
+}
+
+#[cfg(feature = "serde")]
+impl<'de> serde::Deserialize<'de> for Owner {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Owner, D::Error> {
+        let id = <std::borrow::Cow<'_, str>>::deserialize(deserializer)?;
+        let is_one =
+            (Owner::LEN..=Owner::LONGEST).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_graphic());
+        is_one
+            .then(|| Owner(id.into()))
+            .ok_or_else(|| serde::de::Error::custom("an owner is an id that `Owner::as_str` has returned"))
     }
 }

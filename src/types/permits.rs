@@ -36,8 +36,8 @@ impl Permits {
 pub(crate) enum Gives {
     /// Itself, to one owner at a time.
     Itself,
-    /// Permits of a semaphore with this capacity.
-    Permits(u32),
+    /// Permits of a semaphore.
+    Permits(Permits),
     /// A read/write lock to a reader or a writer.
     Shared(Permits),
 }
@@ -47,7 +47,7 @@ impl Gives {
     pub(crate) fn looked_at(kind: Kind) -> Gives {
         match kind {
             Kind::Lock => Gives::Itself,
-            Kind::Semaphore => Gives::Permits(MOST_PERMITS),
+            Kind::Semaphore => Gives::Permits(Permits::READER),
             Kind::ReadWrite => Gives::Shared(Permits::READER),
         }
     }
@@ -73,27 +73,21 @@ impl Gives {
         )))
     }
 
-    /// The permits that a guard takes, if `asked` is how many it wants. `None` for a plain lock.
+    /// The permits that a guard takes. `None` for a plain lock.
     #[inline]
-    pub(crate) fn permits(self, asked: Option<u32>) -> Result<Option<Permits>, Invalid> {
-        match (self, asked) {
-            (Gives::Itself, None) => Ok(None),
-            (Gives::Shared(permits), None) => Ok(Some(permits)),
-            (Gives::Permits(capacity), _) if !(1..=MOST_PERMITS).contains(&capacity) => Err(Invalid::new(
-                format!("capacity {capacity}: must be from 1 to {MOST_PERMITS}"),
-            )),
-            (Gives::Permits(capacity), asked) => {
-                let weight = asked.unwrap_or(1);
-                if (1..=capacity).contains(&weight) {
-                    return Ok(Some(Permits { weight, capacity }));
-                }
+    pub(crate) fn permits(self) -> Result<Option<Permits>, Invalid> {
+        match self {
+            Gives::Itself => Ok(None),
+            Gives::Shared(permits) => Ok(Some(permits)),
+            Gives::Permits(Permits { capacity, .. }) if !(1..=MOST_PERMITS).contains(&capacity) => Err(
+                Invalid::new(format!("capacity {capacity}: must be from 1 to {MOST_PERMITS}")),
+            ),
+            Gives::Permits(Permits { weight, capacity }) if !(1..=capacity).contains(&weight) => {
                 Err(Invalid::new(format!(
                     "permits {weight}: must be from 1 to the capacity, {capacity}"
                 )))
             }
-            (Gives::Itself | Gives::Shared(_), Some(asked)) => Err(Invalid::new(format!(
-                "permits {asked}: only a semaphore has permits"
-            ))),
+            Gives::Permits(permits) => Ok(Some(permits)),
         }
     }
 }

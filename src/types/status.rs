@@ -27,7 +27,7 @@ use crate::types::owner::Owner;
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct Status {
     /// The holder, if there is one. Of several holders it is the one whose hold ends first.
@@ -35,8 +35,15 @@ pub struct Status {
     /// All holders. A lock has one at most, and so has a read/write lock that a writer has. Of a semaphore
     /// and of readers these are up to 100, in the order in which their holds end.
     pub holders: Vec<Holder>,
-    /// The number of permits that are in use. A lock that is held and a reader use one, and a writer 99,999.
+    /// The number of permits of a semaphore that are in use. 0 for others.
     pub permits_in_use: u64,
+    /// The capacity of a semaphore, as the newest of the listed holders gave it. `None` for others, and while
+    /// no permit is in use.
+    pub capacity: Option<u32>,
+    /// The number of readers of a read/write lock.
+    pub readers: u64,
+    /// Whether a writer has a read/write lock. It is the [`holder`](Self::holder) then.
+    pub writer: bool,
     /// The number of requests in the server's queue. Under overload, a client does not queue all of its
     /// callers; [`Stats::waiting`](crate::Stats::waiting) counts all of one client. With [local
     /// hand-off](crate::Lock::local_handoffs), a process counts once. In a quorum it is the largest number of
@@ -47,10 +54,7 @@ pub struct Status {
     /// it is the longest of a server.
     #[cfg_attr(
         feature = "serde",
-        serde(
-            rename = "longest_wait_ms",
-            serialize_with = "crate::types::status::in_ms::of_option"
-        )
+        serde(rename = "longest_wait_ms", with = "crate::types::status::in_ms::option")
     )]
     pub longest_wait: Option<Duration>,
 }
@@ -58,8 +62,9 @@ pub struct Status {
 impl Status {
     /// Whether nobody holds the lock beside those that are listed.
     pub(crate) fn lists_all_holders(&self) -> bool {
-        let listed = self.holders.iter().map(|holder| u64::from(holder.permits));
-        listed.sum::<u64>() >= self.permits_in_use
+        let permits = self.holders.iter().map(|holder| u64::from(holder.permits));
+        let listed = self.holders.len() as u64;
+        permits.sum::<u64>() >= self.permits_in_use && listed >= self.readers
     }
 }
 
@@ -80,7 +85,7 @@ impl Status {
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct Holder {
     /// The label of the client that holds the lock, by default its host and process
@@ -102,7 +107,7 @@ pub struct Holder {
     /// Without one, it counts from the call that found the lock free.
     #[cfg_attr(
         feature = "serde",
-        serde(rename = "held_for_ms", serialize_with = "crate::types::status::in_ms::of")
+        serde(rename = "held_for_ms", with = "crate::types::status::in_ms")
     )]
     pub held_for: Duration,
     /// The time until the latest lease of these guards ends, unless it is renewed. A lock that was just
@@ -110,7 +115,7 @@ pub struct Holder {
     /// until fewer leases than a majority are left.
     #[cfg_attr(
         feature = "serde",
-        serde(rename = "ttl_ms", serialize_with = "crate::types::status::in_ms::of")
+        serde(rename = "ttl_ms", with = "crate::types::status::in_ms")
     )]
     pub ttl: Duration,
     /// Whether the lock was released, and stays taken until `ttl` is over
@@ -120,14 +125,14 @@ pub struct Holder {
     /// Whether its client may [retain](crate::Lock::retain) the lock. Then it may have the lock without a
     /// guard; no server knows that.
     pub retains: bool,
-    /// How many permits this holder has: 1, unless [`Lock::permits`](crate::Lock::permits) says otherwise. A
-    /// writer has 99,999.
+    /// How many permits of a semaphore this holder has. 1 for others.
     pub permits: u32,
-    /// Of how many permits: the capacity that this holder gave. 1 for a lock, and 99,999 for a read/write
-    /// lock.
-    pub of: u32,
-    /// The slot, if its guard has [one](crate::LockGuard::slot).
+    /// The capacity that this holder gave for its semaphore. `None` for others.
+    pub capacity: Option<u32>,
+    /// The slot, if its guard has [one](crate::SemaphoreGuard::slot).
     pub slot: Option<u32>,
+    /// Whether it is the writer of a read/write lock.
+    pub writes: bool,
 }
 
 /// What a name is used for. A lock, a semaphore and a read/write lock of the same name share nothing.
@@ -143,7 +148,11 @@ pub struct Holder {
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "snake_case")
+)]
 #[non_exhaustive]
 pub enum Kind {
     /// One guard at a time: [`LockManager::lock`](crate::LockManager::lock).
@@ -178,7 +187,7 @@ impl fmt::Display for Kind {
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct Listed {
     /// The name of the lock.
@@ -247,22 +256,36 @@ impl<T> fmt::Debug for LockStream<T> {
 pub(crate) mod in_ms {
     use std::time::Duration;
 
-    use serde::{Serialize, Serializer};
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
     fn millis(span: Duration) -> u64 {
         u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
     }
 
-    pub(crate) fn of<S: Serializer>(span: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(span: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
         millis(*span).serialize(serializer)
     }
 
-    #[allow(clippy::ref_option)] // As serde calls it.
-    pub(crate) fn of_option<S: Serializer>(
-        span: &Option<Duration>,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        span.map(millis).serialize(serializer)
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+        u64::deserialize(deserializer).map(Duration::from_millis)
+    }
+
+    pub(crate) mod option {
+        use super::{Deserialize, Deserializer, Duration, Serialize, Serializer, millis};
+
+        #[allow(clippy::ref_option)] // As serde calls it.
+        pub(crate) fn serialize<S: Serializer>(
+            span: &Option<Duration>,
+            serializer: S,
+        ) -> Result<S::Ok, S::Error> {
+            span.map(millis).serialize(serializer)
+        }
+
+        pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+            deserializer: D,
+        ) -> Result<Option<Duration>, D::Error> {
+            Ok(Option::<u64>::deserialize(deserializer)?.map(Duration::from_millis))
+        }
     }
 }
 
@@ -284,8 +307,9 @@ mod tests {
             kept: false,
             retains: true,
             permits: 1,
-            of: 1,
+            capacity: None,
             slot: None,
+            writes: true,
         };
         let listed = Listed {
             name: "a".to_owned(),
@@ -293,7 +317,10 @@ mod tests {
             status: Status {
                 holders: vec![holder.clone()],
                 holder: Some(holder),
-                permits_in_use: 1,
+                permits_in_use: 0,
+                capacity: None,
+                readers: 0,
+                writer: true,
                 waiting: 3,
                 longest_wait: Some(Duration::from_millis(5)),
             },
@@ -301,12 +328,16 @@ mod tests {
         let holder = serde_json::json!({
             "label": null, "owner": Owner::named("job:7").as_str(), "fence": 7, "holds": 1,
             "held_for_ms": 1, "ttl_ms": 2000, "kept": false, "retains": true,
-            "permits": 1, "of": 1, "slot": null,
+            "permits": 1, "capacity": null, "slot": null, "writes": true,
         });
         let shown = serde_json::json!({
             "name": "a", "kind": "read_write", "waiting": 3, "longest_wait_ms": 5,
-            "holder": holder, "holders": [holder], "permits_in_use": 1,
+            "holder": holder, "holders": [holder], "permits_in_use": 0, "capacity": null,
+            "readers": 0, "writer": true,
         });
         assert_eq!(serde_json::to_value(&listed).unwrap(), shown);
+        let text = shown.to_string();
+        let read: Listed = serde_json::from_str(&text).unwrap();
+        assert_eq!(serde_json::to_value(&read).unwrap(), shown);
     }
 }

@@ -117,7 +117,7 @@ async fn use_locks(locks: &LockManager) {
     for _ in 0..256 {
         holds.push(full.acquire().await.unwrap());
     }
-    assert!(matches!(full.acquire().await, Err(Error::TooManyHolds)));
+    assert!(matches!(full.acquire().await, Err(Error::TooManyHolds { .. })));
 }
 
 /// Uses a lock of a quorum. What it emits on servers is no different.

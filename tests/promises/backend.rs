@@ -19,9 +19,11 @@
 
 use std::time::Duration;
 
-use fairlock::{Lock, LockManager, LockManagerBuilder, MemoryStore, Quorum};
+use fairlock::{LockManager, LockManagerBuilder, MemoryStore, Quorum};
 use fairlock_testkit::{Server, prefix};
 use tokio::time::{Instant, sleep, timeout};
+
+use crate::common::Looked;
 
 /// Where the locks of one test live: a store, or a server on which the test has its own key prefix.
 #[derive(Debug)]
@@ -168,9 +170,9 @@ impl Backend {
 
     /// Waits until `count` requests are queued for the lock, and the server sees the subscriptions of
     /// `clients` clients. After that, no request misses its turn.
-    pub(crate) async fn queued(&self, lock: &Lock, count: u64, clients: usize) {
+    pub(crate) async fn queued(&self, lock: &impl Looked, count: u64, clients: usize) {
         let start = Instant::now();
-        while lock.status().await.unwrap().waiting != count || self.subscriptions().await < clients {
+        while lock.look().await.unwrap().waiting != count || self.subscriptions().await < clients {
             assert!(
                 start.elapsed() < Duration::from_secs(20),
                 "the queue never had {count} requests"

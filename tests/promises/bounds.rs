@@ -205,7 +205,8 @@ async fn the_first_example_works_as_it_is_written() -> Result<(), AnyError> {
         Err(error) => return Err(error.into()),
     }
 
-    lock.with(async |fence| db.save(order, fence).await).await??;
+    lock.with(async |token| db.save(order, token.fence()).await)
+        .await??;
     Ok(())
 }
 

@@ -6,7 +6,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use fairlock::spin::SpinLock;
-use fairlock::{Lock, LockManager};
+use fairlock::{Lock, LockManager, LockSet};
 use fairlock_testkit::eventually;
 use futures_util::FutureExt;
 use tokio::task::{JoinSet, yield_now};
@@ -291,10 +291,10 @@ async fn a_task_that_drops_its_guard_finds_the_lock_free(backend: Backend) {
 /// Race: A task gives up waits, drops its guard, and takes the lock again.
 async fn a_task_that_drops_its_waits_and_its_guard_finds_the_lock_free(backend: Backend) {
     let locks = backend.client().await;
-    let mut kinds = vec![locks.lock("a")];
+    let mut kinds = vec![LockSet::from(locks.lock("a"))];
     if !backend.is_a_quorum() {
-        let permits = locks.semaphore("a", 4).permits(3);
-        kinds.extend([permits, locks.rw_lock("a").write()]);
+        kinds.push(locks.semaphore("a", 4).permits(3).into());
+        kinds.push(locks.rw_lock("a").write().into());
     }
     for (lock, waits, polls) in kinds.iter().flat_map(|lock| {
         let cases = [(1, 1), (1, 2), (1, 5), (3, 1), (3, 5), (30, 3)];

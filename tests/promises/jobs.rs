@@ -7,6 +7,7 @@ use futures_util::FutureExt;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::backend::{Backend, on_each_backend};
+use crate::common::is_busy;
 
 on_each_backend! {
     a_release_keeps_the_lock_taken_until_its_time_is_over,
@@ -218,14 +219,13 @@ async fn a_lock_with_local_handoffs_is_kept_too(backend: Backend) {
 
 async fn work_that_has_failed_leaves_the_lock_to_others_at_once(backend: Backend) {
     let (here, there) = (backend.client().await, backend.client().await);
-    for lock in [here.lock("a"), here.semaphore("a", 1)] {
-        let guard = lock.at_least(HOUR).acquire().await.unwrap();
+    let lock = here.lock("a").at_least(HOUR).acquire().await.unwrap();
+    let permit = here.semaphore("a", 1).at_least(HOUR).acquire().await.unwrap();
+    for guard in [lock, permit.into()] {
         guard.at_least(None).unwrap();
         guard.release().await.unwrap();
     }
-    for lock in [there.lock("a"), there.semaphore("a", 1)] {
-        lock.try_acquire().await.expect("free").release().await.unwrap();
-    }
+    assert!(!is_busy(&there.lock("a")).await && !is_busy(&there.semaphore("a", 1)).await);
 }
 
 async fn a_guard_keeps_its_lock_from_the_moment_at_which_that_is_asked_for(backend: Backend) {

@@ -7,6 +7,8 @@
 mod backend;
 mod bounds;
 mod cancellation;
+#[path = "../common/mod.rs"]
+mod common;
 mod exclusion;
 mod fairness;
 mod jobs;

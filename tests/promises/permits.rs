@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use fairlock::{Error, Fence, HoldEnd, Kind, Lock, LockGuard, LockManager, LockSet, Owner, RwLock};
+use fairlock::{Error, Fence, HoldEnd, Kind, LockGuard, LockManager, LockSet, RwLock, SemaphoreGuard};
 use fairlock_testkit::eventually;
 use futures_util::FutureExt;
 use futures_util::future::join_all;
@@ -12,6 +12,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::backend::{Backend, in_a_quorum, on_each_backend};
+use crate::common::{Looked, is_busy};
 
 on_each_backend! {
     a_semaphore_has_as_many_guards_as_its_capacity,
@@ -30,7 +31,8 @@ on_each_backend! {
     a_writer_waits_for_the_readers_before_it_alone,
     one_release_lets_in_all_readers_before_the_next_writer,
     a_writer_becomes_a_reader_without_letting_another_writer_in,
-    only_a_writer_can_be_downgraded,
+    a_writer_whose_lease_is_lost_becomes_no_reader,
+    a_guard_gives_back_some_of_its_permits,
     a_slot_belongs_to_one_guard_until_its_hold_ends,
     status_and_list_show_all_holders,
     a_forced_release_ends_the_hold_with_that_fence_alone,
@@ -49,26 +51,15 @@ in_a_quorum! {
 const LONG: Duration = Duration::from_secs(20);
 const SOON: Duration = Duration::from_millis(1500);
 
-async fn is_busy(lock: &Lock) -> bool {
-    match lock.try_acquire().await {
-        Ok(guard) => {
-            guard.release().await.unwrap();
-            false
-        }
-        Err(Error::Busy { .. }) => true,
-        Err(error) => panic!("{error}"),
-    }
-}
-
-async fn in_time(wait: JoinHandle<fairlock::Result<LockGuard>>) -> LockGuard {
+async fn in_time<G>(wait: JoinHandle<fairlock::Result<G>>) -> G {
     timeout(LONG, wait).await.expect("in time").unwrap().unwrap()
 }
 
 /// Waits until nothing is left of the lock.
-async fn becomes_free(lock: &Lock) {
+async fn becomes_free(lock: &impl Looked) {
     eventually("free", LONG, async || {
-        let status = lock.status().await.unwrap();
-        status.permits_in_use == 0 && status.waiting == 0 && status.holders.is_empty()
+        let status = lock.look().await.unwrap();
+        (status.permits_in_use, status.readers, status.waiting) == (0, 0, 0) && status.holders.is_empty()
     })
     .await;
 }
@@ -276,7 +267,7 @@ async fn at_least_limits_how_many_begin_within_a_time(backend: Backend) {
     let mut set = JoinSet::new();
     for n in 0..12 {
         let limited = clients[n % 2].semaphore("rate", LIMIT).at_least(window);
-        set.spawn(limited.with(async |_fence| Instant::now()));
+        set.spawn(limited.with(async |_token| Instant::now()));
         sleep(Duration::from_millis(1)).await;
     }
     let mut began: Vec<_> = set.join_all().await.into_iter().map(Result::unwrap).collect();
@@ -293,21 +284,18 @@ async fn at_least_limits_how_many_begin_within_a_time(backend: Backend) {
 
 async fn names_of_several_kinds_share_nothing(backend: Backend) {
     let locks = backend.client().await;
-    let guards = [
+    let guards: [LockGuard; 3] = [
         locks.lock("a").acquire().await.unwrap(),
-        locks.semaphore("a", 1).acquire().await.unwrap(),
+        locks.semaphore("a", 1).acquire().await.unwrap().into(),
         timeout(SOON, locks.rw_lock("a").write().acquire())
             .await
             .unwrap()
-            .unwrap(),
+            .unwrap()
+            .into(),
     ];
-    for lock in [
-        locks.lock("a"),
-        locks.semaphore("a", 1),
-        locks.rw_lock("a").read(),
-    ] {
-        assert!(is_busy(&lock).await);
-    }
+    assert!(is_busy(&locks.lock("a")).await);
+    assert!(is_busy(&locks.semaphore("a", 1)).await);
+    assert!(is_busy(&locks.rw_lock("a").read()).await);
     // A wait that is given up is withdrawn from its own queue.
     let given_up = locks.semaphore("a", 1).acquire_timeout(Duration::from_millis(50));
     assert!(matches!(given_up.await, Err(Error::Timeout { .. })));
@@ -340,7 +328,7 @@ async fn readers_share_and_a_writer_is_alone(backend: Backend) {
     let writer = there.write().acquire().await.unwrap();
     assert!(is_busy(&here.read()).await && is_busy(&here.write()).await);
     writer.release().await.unwrap();
-    becomes_free(&here.read()).await;
+    becomes_free(&here).await;
 }
 
 async fn a_writer_waits_for_the_readers_before_it_alone(backend: Backend) {
@@ -348,9 +336,9 @@ async fn a_writer_waits_for_the_readers_before_it_alone(backend: Backend) {
     let (here, there) = (here.rw_lock("a"), there.rw_lock("a"));
     let before = here.read().acquire().await.unwrap();
     let writer = tokio::spawn(there.write().acquire());
-    backend.queued(&here.read(), 1, 1).await;
+    backend.queued(&here, 1, 1).await;
     let mut later = tokio::spawn(here.read().acquire());
-    backend.queued(&here.read(), 2, 2).await;
+    backend.queued(&here, 2, 2).await;
     before.release().await.unwrap();
     let writer = timeout(SOON, writer).await.expect("its turn").unwrap().unwrap();
     assert!((&mut later).now_or_never().is_none());
@@ -364,13 +352,14 @@ async fn one_release_lets_in_all_readers_before_the_next_writer(backend: Backend
     let (here, there) = (here.rw_lock("a"), there.rw_lock("a"));
     let first = here.write().acquire().await.unwrap();
     let mut waits = Vec::new();
-    let order: [Lock; 5] = [here.read(), there.read(), here.read(), there.write(), here.read()];
-    for (n, lock) in order.into_iter().enumerate() {
-        waits.push(tokio::spawn(lock.acquire()));
-        backend.queued(&here.read(), n as u64 + 1, 1 + n.min(1)).await;
+    for (n, lock) in [&here, &there, &here].into_iter().enumerate() {
+        waits.push(tokio::spawn(lock.read().acquire()));
+        backend.queued(&here, n as u64 + 1, 1 + n.min(1)).await;
     }
-    let mut last = waits.pop().unwrap();
-    let mut writer = waits.pop().unwrap();
+    let mut writer = tokio::spawn(there.write().acquire());
+    backend.queued(&here, 4, 2).await;
+    let mut last = tokio::spawn(here.read().acquire());
+    backend.queued(&here, 5, 2).await;
     first.release().await.unwrap();
     let readers = timeout(SOON, join_all(waits)).await.expect("three readers");
     assert!((&mut writer).now_or_never().is_none() && (&mut last).now_or_never().is_none());
@@ -391,18 +380,22 @@ async fn one_release_lets_in_all_readers_before_the_next_writer(backend: Backend
 async fn a_writer_becomes_a_reader_without_letting_another_writer_in(backend: Backend) {
     let (here, there) = (backend.client().await, backend.client().await);
     let (here, there) = (here.rw_lock("a"), there.rw_lock("a"));
-    let guard = here.write().acquire().await.unwrap();
-    let fence = guard.fence();
+    let writing = here.write().acquire().await.unwrap();
+    let fence = writing.fence();
     let reader = tokio::spawn(there.read().acquire());
-    backend.queued(&here.read(), 1, 1).await;
+    backend.queued(&here, 1, 1).await;
     let mut writer = tokio::spawn(there.write().acquire());
-    backend.queued(&here.read(), 2, 1).await;
-    guard.downgrade().await.unwrap();
+    backend.queued(&here, 2, 1).await;
+    let status = here.status().await.unwrap();
+    assert_eq!((status.readers, status.writer, status.waiting), (0, true, 2));
+    assert!(status.holders[0].writes);
+    let guard = writing.downgrade().await.unwrap();
     let reader = timeout(SOON, reader).await.expect("it shares").unwrap().unwrap();
-    guard.downgrade().await.unwrap(); // changes nothing
     guard.renew().await.unwrap();
     assert_eq!(guard.fence(), fence);
-    assert_eq!(here.read().status().await.unwrap().permits_in_use, 2);
+    let status = here.status().await.unwrap();
+    assert_eq!((status.readers, status.writer, status.waiting), (2, false, 1));
+    assert!(!status.holders.iter().any(|holder| holder.writes));
     assert!((&mut writer).now_or_never().is_none());
     reader.release().await.unwrap();
     assert!((&mut writer).now_or_never().is_none());
@@ -417,20 +410,43 @@ async fn a_writer_becomes_a_reader_without_letting_another_writer_in(backend: Ba
         .unwrap();
 }
 
-async fn only_a_writer_can_be_downgraded(backend: Backend) {
+async fn a_writer_whose_lease_is_lost_becomes_no_reader(backend: Backend) {
     let locks = backend.client().await;
-    let all = locks.semaphore("a", 99_999).permits(99_999);
-    for lock in [locks.lock("a"), locks.rw_lock("a").read(), all] {
-        let guard = lock.acquire().await.unwrap();
-        let refused = guard.downgrade().await;
-        assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
-        guard.release().await.unwrap();
-    }
     let lease = backend.short_lease();
-    let writer = locks.rw_lock("a").write().lease(lease).auto_renew(false);
-    let lost = writer.acquire().await.unwrap();
+    let short = locks.rw_lock("a").lease(lease).auto_renew(false);
+    let lost = short.write().acquire().await.unwrap();
     sleep(2 * lease).await;
     assert!(matches!(lost.downgrade().await, Err(Error::Lost(_))));
+}
+
+async fn a_guard_gives_back_some_of_its_permits(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
+    let mut bulk = here.semaphore("a", 5).permits(5).acquire().await.unwrap();
+    let fence = bulk.fence();
+    let waits = tokio::spawn(there.semaphore("a", 5).permits(3).acquire());
+    backend.queued(&here.semaphore("a", 5), 1, 1).await;
+    for (permits, why) in [
+        (0, "permits 0: must be from 1 to those that the guard has, 5"),
+        (6, "permits 6: must be from 1 to those that the guard has, 5"),
+    ] {
+        match bulk.shrink(permits).await {
+            Err(Error::Invalid(invalid)) => assert_eq!(invalid.to_string(), why),
+            other => panic!("{other:?}"),
+        }
+    }
+    bulk.shrink(5).await.unwrap(); // changes nothing
+    bulk.shrink(2).await.unwrap();
+    let three = timeout(SOON, waits)
+        .await
+        .expect("three are free")
+        .unwrap()
+        .unwrap();
+    assert_eq!((bulk.permits(), three.permits(), bulk.fence()), (2, 3, fence));
+    assert!(is_busy(&there.semaphore("a", 5)).await);
+    bulk.renew().await.unwrap();
+    bulk.release().await.unwrap();
+    three.release().await.unwrap();
+    becomes_free(&here.semaphore("a", 5)).await;
 }
 
 async fn a_slot_belongs_to_one_guard_until_its_hold_ends(backend: Backend) {
@@ -447,7 +463,7 @@ async fn a_slot_belongs_to_one_guard_until_its_hold_ends(backend: Backend) {
     assert!(next.slot() == Some(1) && next.fence() > former);
     next.renew().await.unwrap();
     let holders = here.status().await.unwrap().holders;
-    let shown = |guard: &LockGuard| {
+    let shown = |guard: &SemaphoreGuard| {
         let holder = holders.iter().find(|holder| holder.fence == guard.fence());
         holder.expect("it holds").slot == guard.slot()
     };
@@ -470,14 +486,24 @@ async fn status_and_list_show_all_holders(backend: Backend) {
     eventually("both are shown", LONG, async || {
         let status = here.semaphore("s", 10).status().await.unwrap();
         let mut seen: Vec<_> = (status.holders.iter())
-            .map(|holder| (holder.label.as_deref(), holder.permits, holder.of, holder.fence))
+            .map(|holder| {
+                (
+                    holder.label.as_deref(),
+                    holder.permits,
+                    holder.capacity,
+                    holder.fence,
+                )
+            })
             .collect();
         seen.sort_by_key(|holder| holder.3);
-        assert_eq!((status.permits_in_use, status.waiting), (8, 0));
+        assert_eq!(
+            (status.permits_in_use, status.capacity, status.waiting),
+            (8, Some(8), 0)
+        );
         assert_eq!(status.holder.as_ref(), status.holders.first());
         seen == [
-            (Some("here"), 2, 10, two.fence()),
-            (Some("there"), 6, 8, seven.fence()),
+            (Some("here"), 2, Some(10), two.fence()),
+            (Some("there"), 6, Some(8), seven.fence()),
         ]
     })
     .await;
@@ -488,15 +514,15 @@ async fn status_and_list_show_all_holders(backend: Backend) {
             (
                 &*lock.name,
                 lock.kind,
-                lock.status.permits_in_use,
+                (lock.status.permits_in_use, lock.status.readers),
                 lock.status.holders.len(),
             )
         })
         .collect();
     let expected = [
-        ("l", Kind::Lock, 1, 1),
-        ("s", Kind::Semaphore, 8, 2),
-        ("r", Kind::ReadWrite, 1, 1),
+        ("l", Kind::Lock, (0, 0), 1),
+        ("s", Kind::Semaphore, (8, 0), 2),
+        ("r", Kind::ReadWrite, (0, 1), 1),
     ];
     assert_eq!(listed, expected);
     drop((reader, lock));
@@ -552,10 +578,10 @@ async fn sets_take_locks_of_all_kinds_in_one_order(backend: Backend) {
     let locks = backend.client().await;
     let given = |locks: &LockManager| {
         [
-            locks.rw_lock("a").read(),
-            locks.semaphore("b", 3).permits(2),
-            locks.lock("c"),
-            locks.semaphore("a", 3),
+            LockSet::from(locks.rw_lock("a").read()),
+            locks.semaphore("b", 3).permits(2).into(),
+            locks.lock("c").into(),
+            locks.semaphore("a", 3).into(),
         ]
     };
     // Locks come first, then semaphores, then read/write locks, each by name.
@@ -575,14 +601,14 @@ async fn sets_take_locks_of_all_kinds_in_one_order(backend: Backend) {
         "the semaphore was acquired first"
     );
     guard.release().await.unwrap();
-    let both_sides = LockSet::of([locks.rw_lock("a").read(), locks.rw_lock("a").write()]);
+    let both_sides = LockSet::from(locks.rw_lock("a").read()).and(locks.rw_lock("a").write());
     assert!(matches!(both_sides.acquire().await, Err(Error::Invalid(_))));
 
     let mut set = JoinSet::new();
     for n in 0..24 {
         let mut given = given(&locks);
         given.rotate_left(n % 4);
-        set.spawn(LockSet::of(given).with(async |_fences| sleep(Duration::from_millis(1)).await));
+        set.spawn(LockSet::of(given).with(async |_tokens| sleep(Duration::from_millis(1)).await));
     }
     for done in timeout(LONG, set.join_all()).await.expect("no circle") {
         done.unwrap();
@@ -591,7 +617,6 @@ async fn sets_take_locks_of_all_kinds_in_one_order(backend: Backend) {
 
 async fn what_a_semaphore_cannot_do_is_refused_before_anything_is_sent(backend: Backend) {
     let locks = backend.client().await;
-    let owner = Owner::new();
     let cases = [
         (locks.semaphore("a", 0), "capacity 0: must be from 1 to 99999"),
         (
@@ -605,22 +630,6 @@ async fn what_a_semaphore_cannot_do_is_refused_before_anything_is_sent(backend: 
         (
             locks.semaphore("a", 3).permits(4),
             "permits 4: must be from 1 to the capacity, 3",
-        ),
-        (
-            locks.lock("a").permits(1),
-            "permits 1: only a semaphore has permits",
-        ),
-        (
-            locks.rw_lock("a").read().permits(2),
-            "permits 2: only a semaphore has permits",
-        ),
-        (
-            locks.semaphore("a", 3).owner(&owner),
-            "owner: must not be set for a semaphore or a read/write lock",
-        ),
-        (
-            locks.rw_lock("a").write().local_handoffs(4),
-            "local_handoffs: must not be set for a semaphore or a read/write lock",
         ),
     ];
     for (lock, why) in cases {
@@ -642,9 +651,9 @@ async fn what_a_semaphore_cannot_do_is_refused_before_anything_is_sent(backend: 
 async fn permits_are_refused_in_a_quorum(backend: Backend) {
     let locks = backend.client().await;
     for lock in [
-        locks.semaphore("a", 2),
-        locks.rw_lock("a").read(),
-        locks.rw_lock("a").write(),
+        LockSet::from(locks.semaphore("a", 2)),
+        locks.rw_lock("a").read().into(),
+        locks.rw_lock("a").write().into(),
     ] {
         for refused in [lock.acquire().await.err(), lock.try_acquire().await.err()] {
             assert!(matches!(refused, Some(Error::Invalid(_))), "{refused:?}");
@@ -712,26 +721,28 @@ async fn readers_and_writers_of_four_processes_exclude_each_other(backend: Backe
         set.spawn(async move {
             for turn in 0..10 {
                 let writes = (task + turn) % 4 == 0;
-                let (lock, counts) = if writes {
-                    (lock.write(), WRITES)
+                let span = Duration::from_millis(u64::from(turn % 3));
+                if writes {
+                    let writing = lock.write().acquire().await.unwrap();
+                    assert_eq!(inside.fetch_add(WRITES, Ordering::SeqCst), 0);
+                    sleep(span).await;
+                    inside.fetch_sub(WRITES, Ordering::SeqCst);
+                    if turn % 2 == 0 {
+                        inside.fetch_add(1, Ordering::SeqCst);
+                        let reading = writing.downgrade().await.unwrap();
+                        sleep(Duration::from_millis(1)).await;
+                        assert!(inside.fetch_sub(1, Ordering::SeqCst) < WRITES, "a writer came in");
+                        reading.release().await.unwrap();
+                    } else {
+                        writing.release().await.unwrap();
+                    }
                 } else {
-                    (lock.read(), 1)
-                };
-                let guard = lock.acquire().await.unwrap();
-                let before = inside.fetch_add(counts, Ordering::SeqCst);
-                assert!(
-                    if writes { before == 0 } else { before < WRITES },
-                    "{before} inside"
-                );
-                sleep(Duration::from_millis(u64::from(turn % 3))).await;
-                inside.fetch_sub(counts, Ordering::SeqCst);
-                if writes && turn % 2 == 0 {
-                    inside.fetch_add(1, Ordering::SeqCst);
-                    guard.downgrade().await.unwrap();
-                    sleep(Duration::from_millis(1)).await;
-                    assert!(inside.fetch_sub(1, Ordering::SeqCst) < WRITES, "a writer came in");
+                    let reading = lock.read().acquire().await.unwrap();
+                    assert!(inside.fetch_add(1, Ordering::SeqCst) < WRITES, "beside a writer");
+                    sleep(span).await;
+                    inside.fetch_sub(1, Ordering::SeqCst);
+                    reading.release().await.unwrap();
                 }
-                guard.release().await.unwrap();
             }
         });
     }
@@ -741,5 +752,5 @@ async fn readers_and_writers_of_four_processes_exclude_each_other(backend: Backe
     {
         let () = done;
     }
-    becomes_free(&clients[0].rw_lock("a").read()).await;
+    becomes_free(&clients[0].rw_lock("a")).await;
 }

@@ -8,6 +8,8 @@
 #![allow(clippy::unwrap_used)]
 
 mod cluster;
+#[path = "../common/mod.rs"]
+mod common;
 mod connecting;
 mod credentials;
 mod failover;

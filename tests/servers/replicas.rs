@@ -2,12 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use fairlock::{Error, Lock, LockManager, LockManagerBuilder, MemoryStore, Owner, Result};
+use fairlock::{Error, Lock, LockManager, LockManagerBuilder, LockSet, MemoryStore, Owner, Result};
 use fairlock_testkit::{Server, eventually};
 use futures_util::future::join_all;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, tcp};
 use tokio::sync::mpsc;
+
+use crate::common::Looked;
 
 const SECOND: Duration = Duration::from_secs(1);
 const MS: Duration = Duration::from_millis(1);
@@ -66,8 +68,8 @@ impl Scene {
     }
 
     /// Whether the lock is free now and its queue is empty.
-    async fn is_free(&self, lock: &Lock) -> bool {
-        let status = lock.status().await.unwrap();
+    async fn is_free(&self, lock: &impl Looked) -> bool {
+        let status = lock.look().await.unwrap();
         status.holder.is_none() && status.waiting == 0
     }
 
@@ -140,7 +142,11 @@ fn settings() -> LockManagerBuilder {
 #[track_caller]
 fn not_replicated<T: std::fmt::Debug>(result: Result<T>) {
     match result {
-        Err(error @ Error::NotReplicated { wanted: 2, got: 1 }) => assert!(error.is_transient()),
+        Err(
+            error @ Error::NotReplicated {
+                wanted: 2, got: 1, ..
+            },
+        ) => assert!(error.is_transient()),
         other => panic!("{other:?}"),
     }
 }
@@ -205,10 +211,10 @@ async fn permits_that_too_few_replicas_have_are_given_back() {
     let scene = Scene::start().await;
     let (locks, others) = (scene.client(2).await, scene.client(0).await);
     let (semaphore, rw) = (locks.semaphore(NAME, 3), locks.rw_lock(NAME));
-    let both = [semaphore.clone().permits(2), rw.write()];
+    let both = [LockSet::from(semaphore.clone().permits(2)), rw.write().into()];
     for lock in &both {
         let guard = lock.acquire().await.unwrap();
-        guard.renew().await.unwrap();
+        guard.get(NAME).unwrap().renew().await.unwrap();
         guard.release().await.unwrap();
     }
     let lasting = semaphore.acquire().await.unwrap();
@@ -222,11 +228,9 @@ async fn permits_that_too_few_replicas_have_are_given_back() {
         not_replicated(refused);
     }
     // What others have stays theirs, and what was given back can be had.
-    let [semaphore, rw] = [others.semaphore(NAME, 3).permits(2), others.rw_lock(NAME).write()];
-    for lock in [&semaphore, &rw] {
-        let guard = lock.acquire_timeout(SOON).await.unwrap();
-        guard.release().await.unwrap();
-    }
+    let (semaphore, rw) = (others.semaphore(NAME, 3), others.rw_lock(NAME));
+    let both = LockSet::from(semaphore.clone().permits(2)).and(rw.write());
+    both.acquire_timeout(SOON).await.unwrap().release().await.unwrap();
     lasting.check().unwrap();
     scene.replicas[0].resume();
     let all = others.semaphore(NAME, 3).permits(3);
@@ -411,7 +415,8 @@ async fn new_connection_does_not_count_earlier_grants_as_replicated() {
         ended,
         Err(Error::NotReplicated {
             wanted: 2,
-            got: 0 | 1
+            got: 0 | 1,
+            ..
         } | Error::Unavailable(_))
     );
     assert!(said, "{ended:?}");

@@ -217,9 +217,9 @@ async fn permits(server: &Server, one: &LockManager, other: &LockManager) -> Res
     let waiting = tokio::spawn(other.rw_lock("a").read().acquire_timeout(10 * SECOND));
     // The next call makes the timers again.
     server.command(&["DEL", "fairlock:timers:rw:{a}"]).await;
-    writing.downgrade().await?;
+    let reading = writing.downgrade().await?;
     waiting.await.expect("no panic")?.release().await?;
-    writing.release().await?;
+    reading.release().await?;
     one.list_all("*").await?;
     Ok(())
 }

@@ -14,7 +14,7 @@ mod recorder;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use fairlock::{Lock, LockManager, MemoryStore, Quorum, Result};
+use fairlock::{LockGuard, LockManager, MemoryStore, Quorum, Result};
 use futures_util::FutureExt;
 
 #[tokio::main(flavor = "current_thread")]
@@ -36,15 +36,27 @@ async fn main() -> ExitCode {
         return ExitCode::FAILURE;
     };
     let done = match (&*scenario, url) {
-        ("pair", None) => pairs(&LockManager::in_memory().lock("a"), rounds).await,
+        ("pair", None) => {
+            let lock = LockManager::in_memory().lock("a");
+            pairs(|| lock.acquire(), rounds).await
+        }
         ("retained", None) => {
             let lock = LockManager::in_memory().lock("a").retain(Duration::from_secs(10));
-            pairs(&lock, rounds).await
+            pairs(|| lock.acquire(), rounds).await
         }
         ("busy", None) => busy(rounds).await,
-        ("hand-over", None) => hand_overs(|locks| locks.lock("a"), rounds).await,
-        ("permit", None) => pairs(&LockManager::in_memory().semaphore("a", 1), rounds).await,
-        ("permit-over", None) => hand_overs(|locks| locks.semaphore("a", 1), rounds).await,
+        ("hand-over", None) => {
+            let [one, other] = two_clients().map(|locks| locks.lock("a"));
+            pass_on(|| one.acquire(), || other.acquire(), rounds).await
+        }
+        ("permit", None) => {
+            let semaphore = LockManager::in_memory().semaphore("a", 1);
+            pairs(|| semaphore.acquire(), rounds).await
+        }
+        ("permit-over", None) => {
+            let [one, other] = two_clients().map(|locks| locks.semaphore("a", 1));
+            pass_on(|| one.acquire(), || other.acquire(), rounds).await
+        }
         ("local", None) => local_hand_offs(rounds).await,
         ("give-up", None) => give_ups(rounds).await,
         ("quorum", None) => quorum(rounds).await,
@@ -83,9 +95,13 @@ fn print_script(name: &str) -> ExitCode {
 }
 
 /// Acquires and releases what nobody else wants.
-async fn pairs(lock: &Lock, rounds: u32) -> Result<()> {
+async fn pairs<G, A>(acquire: impl Fn() -> A, rounds: u32) -> Result<()>
+where
+    G: Into<LockGuard>,
+    A: Future<Output = Result<G>>,
+{
     for _ in 0..rounds {
-        lock.acquire().await?.release().await?;
+        acquire().await?.into().release().await?;
     }
     Ok(())
 }
@@ -93,7 +109,8 @@ async fn pairs(lock: &Lock, rounds: u32) -> Result<()> {
 /// The same on a server. In addition, the client library writes commands and reads replies.
 #[cfg(feature = "server")]
 async fn on_server(url: &str, rounds: u32) -> Result<()> {
-    pairs(&LockManager::connect(url).await?.lock("a"), rounds).await
+    let lock = LockManager::connect(url).await?.lock("a");
+    pairs(|| lock.acquire(), rounds).await
 }
 
 /// The same in a quorum of three. In memory the first two servers have granted the lock before the third one
@@ -102,7 +119,8 @@ async fn quorum(rounds: u32) -> Result<()> {
     let servers = [(); 3].map(|()| MemoryStore::new());
     let quorum = Quorum::in_memory(&servers);
     let locks = LockManager::builder().connect_quorum(quorum).await?;
-    pairs(&locks.lock("a"), rounds).await
+    let lock = locks.lock("a");
+    pairs(|| lock.acquire(), rounds).await
 }
 
 /// Tries to acquire a lock that is held.
@@ -134,35 +152,51 @@ async fn give_ups(rounds: u32) -> Result<()> {
     waiting.await?.release().await
 }
 
-/// Hands a lock or a permit from one client to another that waits, through its waitlist.
-async fn hand_overs(lock: impl Fn(LockManager) -> Lock, rounds: u32) -> Result<()> {
+/// Two clients of one store. One hands a lock or a permit to the other, which waits, through its waitlist.
+fn two_clients() -> [LockManager; 2] {
     let store = MemoryStore::new();
-    let client = || LockManager::builder().in_memory(&store).map(&lock);
-    pass_on([&client()?, &client()?], rounds).await
+    let client = |()| LockManager::builder().in_memory(&store);
+    [(); 2]
+        .map(client)
+        .map(|client| client.expect("the default settings"))
 }
 
 /// The same with the lock on a server.
 #[cfg(feature = "server")]
 async fn hand_overs_on_server(url: &str, rounds: u32) -> Result<()> {
     let client = || LockManager::connect(url);
-    pass_on([&client().await?.lock("a"), &client().await?.lock("a")], rounds).await
+    let (one, other) = (client().await?.lock("a"), client().await?.lock("a"));
+    pass_on(|| one.acquire(), || other.acquire(), rounds).await
 }
 
 /// Hands a lock from one waiter to another of the same client. Of 16 turns, 15 are passed on inside it. That
 /// takes far less than the longest tenure, so the count does not depend on the time.
 async fn local_hand_offs(rounds: u32) -> Result<()> {
     let lock = LockManager::in_memory().lock("a").local_handoffs(16);
-    pass_on([&lock, &lock], rounds).await
+    pass_on(|| lock.acquire(), || lock.acquire(), rounds).await
 }
 
 /// Passes a lock on, from the holder to the next waiter in turn.
-async fn pass_on(locks: [&Lock; 2], rounds: u32) -> Result<()> {
-    let mut guard = locks[0].acquire().await?;
+async fn pass_on<G, A, B>(one: impl Fn() -> A, other: impl Fn() -> B, rounds: u32) -> Result<()>
+where
+    G: Into<LockGuard>,
+    A: Future<Output = Result<G>>,
+    B: Future<Output = Result<G>>,
+{
+    let mut guard = one().await?;
     for round in 1..=rounds {
-        let mut waiting = std::pin::pin!(locks[round as usize % 2].acquire());
-        assert!(waiting.as_mut().now_or_never().is_none(), "it is held");
-        guard.release().await?;
-        guard = waiting.await?;
+        guard = match round % 2 {
+            0 => next(guard, one()).await?,
+            _ => next(guard, other()).await?,
+        };
     }
-    guard.release().await
+    guard.into().release().await
+}
+
+/// The guard of the next waiter, after the release of this one.
+async fn next<G: Into<LockGuard>>(guard: G, waiting: impl Future<Output = Result<G>>) -> Result<G> {
+    let mut waiting = std::pin::pin!(waiting);
+    assert!(waiting.as_mut().now_or_never().is_none(), "it is held");
+    guard.into().release().await?;
+    waiting.await
 }

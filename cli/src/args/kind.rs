@@ -2,8 +2,9 @@
 
 use clap::builder::{EnumValueParser, TypedValueParser};
 use clap::{Args, ValueEnum};
-use fairlock::{Holder, Kind, Lock, LockManager};
+use fairlock::{Holder, Kind, LockManager};
 
+use crate::any_lock::AnyLock;
 use crate::connection::Place;
 
 /// Which of them is taken, and how much of it.
@@ -35,12 +36,12 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
-    pub(crate) fn lock(&self, locks: &LockManager, name: &str) -> Lock {
+    pub(crate) fn lock(&self, locks: &LockManager, name: &str) -> AnyLock {
         match self.of {
-            Some(of) => locks.semaphore(name, of).permits(self.permits.unwrap_or(1)),
-            None if self.shared => locks.rw_lock(name).read(),
-            None if self.exclusive => locks.rw_lock(name).write(),
-            None => locks.lock(name),
+            Some(of) => AnyLock::Semaphore(locks.semaphore(name, of).permits(self.permits.unwrap_or(1))),
+            None if self.shared => AnyLock::Read(locks.rw_lock(name)),
+            None if self.exclusive => AnyLock::Write(locks.rw_lock(name)),
+            None => AnyLock::Lock(locks.lock(name)),
         }
     }
 
@@ -54,12 +55,7 @@ impl Wanted {
 
     /// Whether this holder has as much of it. A writer may do what a reader may.
     pub(crate) fn is_within(&self, holder: &Holder) -> bool {
-        let least = if self.exclusive {
-            holder.of
-        } else {
-            self.permits.unwrap_or(1)
-        };
-        holder.permits >= least
+        holder.permits >= self.permits.unwrap_or(1) && (holder.writes || !self.exclusive)
     }
 }
 
@@ -100,15 +96,6 @@ impl Kinds {
             None if place.is_quorum() => vec![Kind::Lock],
             None => vec![Kind::Lock, Kind::Semaphore, Kind::ReadWrite],
         }
-    }
-}
-
-/// A lock of this kind, to look at.
-pub(crate) fn seen_as(kind: Kind, locks: &LockManager, name: &str) -> Lock {
-    match kind {
-        Kind::Semaphore => locks.semaphore(name, 1),
-        Kind::ReadWrite => locks.rw_lock(name).read(),
-        _ => locks.lock(name),
     }
 }
 

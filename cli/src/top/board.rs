@@ -318,7 +318,7 @@ pub(super) mod tests {
             )
         };
         assert_eq!(shown().await, [permits(6, other.fence()), of_writer]);
-        writer.downgrade().await.unwrap();
+        let _reading = writer.downgrade().await.unwrap();
         other.release().await.unwrap();
         let of_reader = (Kind::ReadWrite, "1 reader".to_owned(), fence);
         assert_eq!(shown().await, [permits(3, one.fence()), of_reader]);

@@ -2,12 +2,12 @@
 
 use std::process::Stdio;
 
-use fairlock::{Fence, Kind};
+use fairlock::{Fence, Kind, Listed};
 use fairlock_testkit::{Server, eventually, free_port, name};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-use crate::scene::{LIMIT, Running, SECOND, client, end_of, events, fairlock, program, run, until_waiting};
+use crate::scene::{LIMIT, Running, SECOND, client, end_of, events, fairlock, program, run, until_queued};
 
 const SEMAPHORE: &[&str] = &["--of", "10"];
 const READER: &[&str] = &["--shared"];
@@ -91,8 +91,8 @@ async fn readers_run_together_and_a_writer_alone() {
     // A writer comes before the readers that ask later.
     let args = ["run", "-x", &name, "echo", "written"];
     let writer = Running::start(&mut fairlock(&server.url(), &args));
-    let rw_lock = client(server).await.rw_lock(&name).read();
-    until_waiting(&rw_lock, 1).await;
+    let rw_lock = client(server).await.rw_lock(&name);
+    until_queued(async || rw_lock.status().await, 1).await;
     assert_eq!(attempt(READER, &name).await, Some(75));
     give_back(one).await;
     give_back(other).await;
@@ -319,10 +319,16 @@ async fn status_and_list_show_each_kind_that_is_in_use_and_its_holders_below() {
     assert_eq!(shown(&["status", &name]).await, free);
 
     let semaphore = locks.semaphore(&name, 10);
-    let three = semaphore.permits(3).lease(20 * SECOND).acquire().await.unwrap();
+    let three = semaphore
+        .clone()
+        .permits(3)
+        .lease(20 * SECOND)
+        .acquire()
+        .await
+        .unwrap();
     let four = locks.semaphore(&name, 12).permits(4).acquire().await.unwrap();
     let waiter = tokio::spawn(locks.semaphore(&name, 10).permits(4).acquire());
-    until_waiting(&locks.semaphore(&name, 10), 1).await;
+    until_queued(async || semaphore.status().await, 1).await;
     let of_semaphore = [
         format!("{name}: 7 of 12 permits in use, 1 waiting for up to T"),
         "  3 of 10 permits held by rival for T, fence N, T left".to_owned(),
@@ -367,9 +373,9 @@ async fn status_and_list_show_each_kind_that_is_in_use_and_its_holders_below() {
     assert_eq!(run(&exit_code).await.code, Some(1));
 
     waiter.abort();
-    for guard in [three, four, readers.0] {
-        guard.release().await.unwrap();
-    }
+    three.release().await.unwrap();
+    four.release().await.unwrap();
+    readers.0.release().await.unwrap();
     let one = [format!("{name}: 1 reader, 0 waiting"), reader];
     assert_eq!(shown(&["status", &name]).await, one);
     readers.1.release().await.unwrap();
@@ -402,7 +408,7 @@ async fn more_holders_than_are_shown_are_counted() {
     assert!(ended.err.contains("has more holders than"), "{ended:?}");
     // One that is not shown can be ended all the same.
     let fence = guards.last().unwrap().fence().to_string();
-    let status = locks.rw_lock(&name).read().status().await.unwrap();
+    let status = locks.rw_lock(&name).status().await.unwrap();
     assert!(
         status
             .holders
@@ -432,19 +438,27 @@ async fn json_has_what_the_library_tells() {
         }
         let holder = json!({
             "label": "rival", "owner": guard.owner().as_str(), "fence": guard.fence().get(), "holds": 1,
-            "kept": false, "retains": false, "permits": 3, "of": 10, "slot": null,
+            "kept": false, "retains": false, "permits": 3, "capacity": 10, "slot": null, "writes": false,
         });
         let expected = json!({
             "name": name, "kind": "semaphore", "held": true, "holder": holder, "holders": [holder],
-            "permits_in_use": 3, "waiting": 0, "longest_wait_ms": null,
+            "permits_in_use": 3, "capacity": 10, "readers": 0, "writer": false,
+            "waiting": 0, "longest_wait_ms": null,
         });
         assert_eq!(shown, expected);
+        // Programs read it as the library has it.
+        let read: Listed = serde_json::from_str(&ended.out).unwrap();
+        assert_eq!(
+            (read.status.holders[0].fence, read.kind),
+            (guard.fence(), Kind::Semaphore)
+        );
     }
     let ended = run(&["status", "--json", "--kind", "read-write", &name]).await;
     let shown: Value = serde_json::from_str(&ended.out).unwrap();
     let expected = json!({
         "name": name, "kind": "read_write", "held": false, "holder": null, "holders": [],
-        "permits_in_use": 0, "waiting": 0, "longest_wait_ms": null,
+        "permits_in_use": 0, "capacity": null, "readers": 0, "writer": false,
+        "waiting": 0, "longest_wait_ms": null,
     });
     assert_eq!(shown, expected);
 }
@@ -459,7 +473,8 @@ async fn watch_tells_of_each_kind_when_it_changes() {
     let mut told = async || {
         let line: Value = serde_json::from_str(&watch.line().await).unwrap();
         let kind = line["kind"].as_str().unwrap().to_owned();
-        (kind, line["permits_in_use"].as_u64().unwrap())
+        let in_use = ["permits_in_use", "readers"].map(|count| line[count].as_u64().unwrap());
+        (kind, in_use[0] + in_use[1])
     };
     assert_eq!(told().await, ("lock".to_owned(), 0));
     let reader = locks.rw_lock(&name).read().acquire().await.unwrap();
@@ -506,16 +521,8 @@ async fn release_ends_the_one_hold_with_that_fence() {
     );
     assert_eq!(release(one.fence(), &[]).await, Some(1));
     assert_eq!(release(writer.fence(), &["--kind", "read-write"]).await, Some(0));
-    assert!(
-        locks
-            .rw_lock(&name)
-            .read()
-            .status()
-            .await
-            .unwrap()
-            .holder
-            .is_none()
-    );
+    let status = locks.rw_lock(&name).status().await.unwrap();
+    assert!(status.holder.is_none(), "{status:?}");
 }
 
 /// A fence is a time in microseconds, so two kinds may give out the same one.
@@ -626,7 +633,8 @@ async fn a_signal_ends_a_wait_for_permits_without_a_trace() {
     let _all = locks.semaphore(&name, 1).acquire().await.unwrap();
     let args = ["run", "--of", "1", &name, "true"];
     let waiting = Running::start(&mut fairlock(&server.url(), &args));
-    until_waiting(&locks.semaphore(&name, 1), 1).await;
+    let one = locks.semaphore(&name, 1);
+    until_queued(async || one.status().await, 1).await;
     waiting.signal(Signal::SIGTERM);
     assert_eq!(waiting.ended().await.code, Some(143));
     eventually("nobody waits", LIMIT, async || {

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
-use fairlock::{Lock, LockManager};
+use fairlock::{Lock, LockManager, Status};
 use fairlock_testkit::{Server, eventually};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -186,8 +186,12 @@ pub(crate) async fn lock(server: &Server, name: &str) -> Lock {
 }
 
 pub(crate) async fn until_waiting(lock: &Lock, count: u64) {
+    until_queued(async || lock.status().await, count).await;
+}
+
+pub(crate) async fn until_queued(status: impl AsyncFn() -> fairlock::Result<Status>, count: u64) {
     eventually("so many wait", LIMIT, async || {
-        lock.status().await.unwrap().waiting == count
+        status().await.unwrap().waiting == count
     })
     .await;
 }

@@ -103,7 +103,7 @@ async fn top_shows_each_kind_by_itself() {
         locks.lock("api").acquire().await.unwrap(),
         locks.semaphore("api", 10).acquire().await.unwrap(),
     );
-    writer.downgrade().await.unwrap();
+    let _reading = writer.downgrade().await.unwrap();
     pty.until("they have changed", |screen| {
         screen.contains("3 locks, 0 waiting")
             && screen.contains("8 of 10 permits in use")

@@ -49,6 +49,7 @@ impl LockGuard {
     pub async fn release(self) -> Result<()> {
         let client = Arc::clone(self.client());
         client.runtime.check();
+        let name = self.shared_name();
         let span = tracing::debug_span!(
             "fairlock.release",
             lock.name = self.name(),
@@ -71,10 +72,9 @@ impl LockGuard {
             );
             released
         });
-        client
-            .runtime
-            .serves(tracing::Instrument::instrument(release, span))
-            .await
+        let release = tracing::Instrument::instrument(release, span);
+        let released = client.runtime.serves(release).await;
+        released.map_err(|error| error.of(&name))
     }
 
     /// Releases the lock after work that is done. The release is written at once. It is waited for shortly,

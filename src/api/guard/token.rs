@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::unless_lost;
 use crate::engine::any_hold::Watched;
 use crate::engine::client::Client;
-use crate::types::error::{HoldEnd, Lost, Result};
+use crate::types::error::{HoldEnd, Lost};
 use crate::types::fence::Fence;
 
 /// A token of a lock that is held. It tells the tasks that hold it when the hold is over.
@@ -96,7 +96,7 @@ impl HoldToken {
     /// The future can be spawned, so tasks of the holder end with its hold.
     ///
     /// # Errors
-    /// [`Error::Lost`](crate::Error::Lost) if the hold ended before `work` did, also by a release.
+    /// [`Lost`] if the hold ended before `work` did, also by a release.
     ///
     /// # Cancel safety
     /// Dropping the future drops `work`, which must itself be cancel-safe. The lock stays held.
@@ -111,7 +111,7 @@ impl HoldToken {
     /// assert!(task.await.unwrap().is_err()); // it ended with the hold
     /// # Ok(()) }
     /// ```
-    pub async fn run<W: Future>(self, work: W) -> Result<W::Output> {
+    pub async fn run<W: Future>(self, work: W) -> Result<W::Output, Lost> {
         self.client.runtime.check();
         unless_lost(self.over(), work).await
     }

@@ -122,7 +122,7 @@ impl LockManager {
     /// A lock that was released stays on the server for a while. It is not listed.
     async fn inspect(self, (kind, name): LockId, labels: Arc<Labels>) -> Result<Option<Listed>> {
         let status = self
-            .giving(Gives::looked_at(kind), &name)
+            .handle(Gives::looked_at(kind), &name)
             .status_with(labels)
             .await?;
         let is_in_use = status.holder.is_some() || status.waiting > 0;

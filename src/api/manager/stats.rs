@@ -63,7 +63,10 @@ pub struct Stats {
     /// `acquired`, it is the mean wait.
     #[cfg_attr(
         feature = "serde",
-        serde(rename = "waited_ms", serialize_with = "crate::types::status::in_ms::of")
+        serde(
+            rename = "waited_ms",
+            serialize_with = "crate::types::status::in_ms::serialize"
+        )
     )]
     pub waited: Duration,
     /// Calls that ended with [`Error::Timeout`](crate::Error::Timeout).
@@ -81,7 +84,10 @@ pub struct Stats {
     /// The time that all holds together lasted that are over, however they ended.
     #[cfg_attr(
         feature = "serde",
-        serde(rename = "held_for_ms", serialize_with = "crate::types::status::in_ms::of")
+        serde(
+            rename = "held_for_ms",
+            serialize_with = "crate::types::status::in_ms::serialize"
+        )
     )]
     pub held_for: Duration,
     /// Holds that were lost before their release, for [`HoldEnd::Expired`](crate::HoldEnd::Expired).

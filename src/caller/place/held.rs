@@ -9,9 +9,8 @@ use crate::engine::counters::How;
 use crate::engine::hold::Hold;
 use crate::engine::hold::owned::OwnedHold;
 use crate::quorum::{Majority, Votes};
-use crate::types::error::{Error, Invalid, Result};
+use crate::types::error::{Invalid, Result};
 use crate::types::fence::Fence;
-use crate::types::permits::Permits;
 
 /// A lock with an owner in this process. It is released when it is dropped.
 #[derive(Debug)]
@@ -109,11 +108,19 @@ impl Held {
         }
     }
 
-    /// Makes a writer's hold a reader's.
-    pub(crate) async fn downgrade(&self) -> Result<()> {
+    /// How many permits were granted. A quorum has plain locks alone.
+    pub(crate) fn permits(&self) -> u32 {
         match self {
-            Held::One(held) if held.hold().is_of_a_writer() => held.shrink(Permits::READER.weight).await,
-            _ => Err(not_a_writer()),
+            Held::One(held) => held.hold().permits(),
+            Held::Majority(_) => 1,
+        }
+    }
+
+    /// Gives back all but so many of the permits.
+    pub(crate) async fn shrink(&self, permits: u32) -> Result<()> {
+        match self {
+            Held::One(held) => held.shrink(permits).await,
+            Held::Majority(_) => Ok(()),
         }
     }
 
@@ -128,9 +135,4 @@ impl Held {
 /// The error of a lock of a quorum that is to stay taken after its release.
 pub(crate) fn not_kept_in_a_quorum() -> Invalid {
     Invalid::new("at_least: must not be set in a quorum; keep the guard for that long, or use one server")
-}
-
-/// The error of a downgrade of what no writer has.
-pub(crate) fn not_a_writer() -> Error {
-    Invalid::new("downgrade: only the guard of a writer can become that of a reader").into()
 }

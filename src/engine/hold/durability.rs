@@ -4,6 +4,7 @@
 //! The grant itself does not serve for this, because another client's call may have made it. The renewal
 //! follows the grant in the order of replication, so a replica that has the renewal has both.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::engine::client::Client;
@@ -42,7 +43,13 @@ async fn confirm(client: &Client, held: &OwnedHold, wanted: u32) -> Result<()> {
         // over.
         let failure = match tokio::time::timeout(left * 3 / 2, asked).await {
             Ok(Ok(got)) if got >= wanted => return Ok(()),
-            Ok(Ok(got)) => return Err(Error::NotReplicated { wanted, got }),
+            Ok(Ok(got)) => {
+                return Err(Error::NotReplicated {
+                    name: Arc::default(),
+                    wanted,
+                    got,
+                });
+            }
             Ok(Err(failure)) => failure,
             Err(_) => Failure::Unknown(ServerError::new("no word in time of who has the grant")),
         };

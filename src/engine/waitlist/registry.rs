@@ -56,7 +56,10 @@ impl Waitlists {
         let max_waiters = self.client.options.max_waiters;
         if self.waiting.fetch_add(1, Ordering::Relaxed) >= max_waiters {
             self.waiting.fetch_sub(1, Ordering::Relaxed);
-            return Err(Error::QueueFull { max_waiters });
+            return Err(Error::QueueFull {
+                name: Arc::default(),
+                max_waiters,
+            });
         }
         Ok(Permit(Arc::clone(self)))
     }

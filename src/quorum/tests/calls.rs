@@ -366,7 +366,7 @@ async fn callers_of_a_quorum_count_once_and_up_to_their_bound() {
     assert_eq!(process.quorum.waiting(), 2);
     let refused = acquire_through(&process.queues, None).await.unwrap_err();
     assert!(
-        matches!(refused, Error::QueueFull { max_waiters: 2 }),
+        matches!(refused, Error::QueueFull { max_waiters: 2, .. }),
         "{refused:?}"
     );
     assert_eq!(process.quorum.held().len(), 1);

@@ -133,7 +133,7 @@ async fn caller_that_never_had_a_ballot_is_told_when_the_lock_can_be_free() {
     let callers = callers(&process).await;
     let left = held.votes().lease().remaining;
     let error = acquire_through(&process.queues, Some(Instant::now() + SECOND / 10)).await;
-    let Err(Error::Timeout { waited, ttl }) = error else {
+    let Err(Error::Timeout { waited, ttl, .. }) = error else {
         panic!("{error:?}");
     };
     assert!(waited >= SECOND / 10 && waited < SECOND, "{waited:?}");

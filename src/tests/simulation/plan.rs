@@ -108,7 +108,10 @@ impl Plan {
         let mut kinds = Rng::with_seed(!rng.clone().u64(..));
         let gives = std::iter::repeat_with(|| match kinds.u8(..4) {
             0..=1 => Gives::Itself,
-            2 => Gives::Permits(kinds.u32(1..=3)),
+            2 => Gives::Permits(Permits {
+                weight: 1,
+                capacity: kinds.u32(1..=3),
+            }),
             _ => Gives::Shared(Permits::READER),
         });
         let gives = gives.take(LOCKS).collect();

@@ -17,6 +17,7 @@ use super::plan::Plan;
 use super::process::Process;
 use super::server::Server;
 use super::user::User;
+use crate::api::handle::Handle;
 use crate::engine::options::IDLE_LIMIT;
 use crate::engine::shared::Shared;
 use crate::engine::waitlist::registry::LateListener;
@@ -24,8 +25,8 @@ use crate::protocol::ids::ClientId;
 use crate::protocol::keys::Keys;
 use crate::servers::Store;
 use crate::servers::memory::MemoryStore;
-use crate::types::permits::Gives;
-use crate::{Lock, LockManager, Owner};
+use crate::types::permits::{Gives, Permits};
+use crate::{LockGuard, LockManager, Owner};
 
 /// What the server's clock shows at the start, in µs. It includes a part of a millisecond.
 pub(super) const START_US: u64 = 1_800_000_000_000_370;
@@ -123,12 +124,17 @@ pub(super) fn key(gives: Gives, name: &str) -> String {
 }
 
 /// The lock of this kind, to look at or to take as a whole.
-pub(super) fn whole(manager: &LockManager, gives: Gives, name: &str) -> Lock {
-    match gives {
-        Gives::Itself => manager.lock(name),
-        Gives::Permits(capacity) => manager.semaphore(name, capacity).permits(capacity),
-        Gives::Shared(_) => manager.rw_lock(name).write(),
-    }
+pub(super) fn whole(manager: &LockManager, gives: Gives, name: &str) -> Handle {
+    let whole = |Permits { capacity, .. }| Permits {
+        weight: capacity,
+        capacity,
+    };
+    let gives = match gives {
+        Gives::Itself => Gives::Itself,
+        Gives::Permits(permits) => Gives::Permits(whole(permits)),
+        Gives::Shared(_) => Gives::Shared(Permits::WRITER),
+    };
+    manager.handle(gives, name)
 }
 
 impl World {
@@ -270,7 +276,10 @@ impl World {
         let last = self.connect(plan.clients, plan, rng).await;
         for lock in 0..plan.locks {
             let lock = whole(&last.manager, plan.gives[lock], &name(lock));
-            let acquired = last.process.spawn(lock.acquire_timeout(CLEANUP_TIME)).await;
+            let acquired = last
+                .process
+                .spawn(lock.acquire::<LockGuard>(Some(CLEANUP_TIME)))
+                .await;
             match acquired.expect("no panic") {
                 Ok(guard) => drop(guard),
                 Err(error) => wrong.push(format!("{} cannot be acquired: {error}", lock.name())),

@@ -8,8 +8,9 @@ use fastrand::Rng;
 use super::history::{End, Event, History, Op, Way};
 use super::run::{key, whole};
 use super::server::Server;
+use crate::api::handle::Handle;
 use crate::types::permits::{Gives, Permits};
-use crate::{Error, Lock, LockGuard, LockManager, Owner, Result};
+use crate::{Error, LockGuard, LockManager, Owner, Result};
 
 /// A lock counts as a semaphore of one permit.
 const OF_A_LOCK: Permits = Permits {
@@ -84,9 +85,9 @@ impl User {
             .history
             .asked(self.client, lock, permits, way, queues_locally);
         let acquired: Option<Result<LockGuard>> = match way {
-            Way::Acquire => Some(named.acquire().await),
-            Way::Within(wait) => Some(named.acquire_timeout(wait).await),
-            Way::Cancelled(after) => tokio::time::timeout(after, named.acquire()).await.ok(),
+            Way::Acquire => Some(named.acquire(None).await),
+            Way::Within(wait) => Some(named.acquire(Some(wait)).await),
+            Way::Cancelled(after) => tokio::time::timeout(after, named.acquire(None)).await.ok(),
             Way::Try => Some(named.try_acquire().await),
         };
         match acquired {
@@ -125,42 +126,47 @@ impl User {
 
     /// Returns the lock for one call, what it takes of it, and whether it is a lock with the settings of its
     /// client alone.
-    fn lock(&mut self, lock: usize) -> (Lock, Permits, bool) {
-        let (plain, permits) = self.side(lock);
+    fn lock(&mut self, lock: usize) -> (Handle, Permits, bool) {
+        let (mut set, permits) = self.side(lock);
         let is_for_an_owner = self.owner_of(lock).is_some();
-        let set = match self.rng.u8(..8) {
-            0 => plain.lease(self.ms(100..=2000)).auto_renew(false),
-            1 => plain.max_hold(self.ms(100..=4000)),
-            2 => plain.lease(self.ms(100..=6000)),
-            3 if !is_for_an_owner => plain.at_least(self.ms(1..=3000)),
-            _ if !is_for_an_owner => return (plain, permits, self.locks[lock].1 == Gives::Itself),
-            _ => plain,
-        };
-        match self.owner_of(lock) {
-            Some(owner) => (set.owner(owner), permits, false),
-            None => (set, permits, false),
+        let options = &mut set.options;
+        match self.rng.u8(..8) {
+            0 => {
+                options.lease = Some(self.ms(100..=2000));
+                options.fixed = true;
+            }
+            1 => options.max_hold = Some(self.ms(100..=4000)),
+            2 => options.lease = Some(self.ms(100..=6000)),
+            3 if !is_for_an_owner => options.at_least = Some(self.ms(1..=3000)),
+            _ if !is_for_an_owner => return (set, permits, self.locks[lock].1 == Gives::Itself),
+            _ => {}
         }
+        set.owner = self.owner_of(lock).cloned();
+        (set, permits, false)
     }
 
     /// Draws how many permits a call asks for, or which side of a read/write lock.
-    fn side(&mut self, lock: usize) -> (Lock, Permits) {
+    fn side(&mut self, lock: usize) -> (Handle, Permits) {
         let (name, gives) = &self.locks[lock];
         match *gives {
-            Gives::Itself => (self.manager.lock(name), OF_A_LOCK),
+            Gives::Itself => (self.manager.handle(*gives, name), OF_A_LOCK),
             Gives::Permits(usual) => {
-                let capacity = usual + if self.capacities { self.rng.u32(..3) } else { 0 };
+                let capacity = usual.capacity + if self.capacities { self.rng.u32(..3) } else { 0 };
                 let weight = match self.rng.u8(..4) {
                     0 => capacity,
                     1 => self.rng.u32(1..=capacity),
                     _ => 1,
                 };
-                let semaphore = self.manager.semaphore(name, capacity).permits(weight);
-                (semaphore, Permits { weight, capacity })
+                let permits = Permits { weight, capacity };
+                (self.manager.handle(Gives::Permits(permits), name), permits)
             }
-            Gives::Shared(_) => match self.rng.u8(..3) {
-                0 => (self.manager.rw_lock(name).write(), Permits::WRITER),
-                _ => (self.manager.rw_lock(name).read(), Permits::READER),
-            },
+            Gives::Shared(_) => {
+                let permits = match self.rng.u8(..3) {
+                    0 => Permits::WRITER,
+                    _ => Permits::READER,
+                };
+                (self.manager.handle(Gives::Shared(permits), name), permits)
+            }
         }
     }
 
@@ -192,7 +198,7 @@ impl User {
         if work.downgrades {
             self.pause(50).await;
             self.history.record(Event::Downgrades { op });
-            let result = guard.downgrade().await;
+            let result = guard.shrink(Permits::READER.weight).await;
             let left = self.left(work.lock, &guard);
             self.history.record(Event::Downgraded { op, result, left });
         }

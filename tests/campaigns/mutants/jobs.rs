@@ -6,7 +6,7 @@ use super::{Edit, edit};
 const GUARD: &str = "src/api/guard.rs";
 const HAND_OVER: &str = "lua/lib/next_holder.lua";
 const HOLD: &str = "src/engine/hold.rs";
-const LOCK: &str = "src/api/lock.rs";
+const LOCK: &str = "src/api/handle.rs";
 const LOCK_SET: &str = "src/api/lock_set.rs";
 const OPTIONS: &str = "src/engine/options.rs";
 const RELEASE: &str = "lua/release_next.lua";

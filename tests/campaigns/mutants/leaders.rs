@@ -4,7 +4,7 @@ use super::{Edit, edit};
 
 const LEADERSHIP: &str = "src/api/leadership.rs";
 const TOKEN: &str = "src/api/guard/token.rs";
-const WATCH: &str = "src/api/lock/looking.rs";
+const WATCH: &str = "src/api/handle/looking.rs";
 
 const LEADERS: &[&str] = &[
     "--test promises leadership::in_memory",
@@ -31,11 +31,11 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a watch asks no more often than it may", WATCH, "check_span(\"every\", every, LEAST, MOST)", "Ok::<(), crate::error::Invalid>(())", LEADERS),
     edit("a watch asks when a lease ends", WATCH, "Some(holder) => pause.min(", "Some(holder) => pause.max(", LEADERS),
     edit("a watch tells a change once", WATCH, "Ok(status) if !self.is_news(&status) => {}", "Ok(status) if false => drop(status),", LEADERS),
-    edit("a watch tells of a new leader by the fence", WATCH, "told.holders.iter().find(|told| told.fence == holder.fence)", "told.holders.first()", &["--lib lock::looking"]),
+    edit("a watch tells of a new leader by the fence", WATCH, "told.holders.iter().find(|told| told.fence == holder.fence)", "told.holders.first()", &["--lib handle::looking"]),
     edit("a watch tells a label that was not known", WATCH,
-        " || (told.label.is_none() && holder.label.is_some())", "", &["--lib lock::looking"]),
-    edit("a watch of many holders tells of no other part of them", WATCH, "told.map_or(all_are_listed, ", "told.map_or(true, ", &["--lib lock::looking"]),
-    edit("a watch of many holders tells of one more", WATCH, "told.permits_in_use != status.permits_in_use\n            || told", "told", &["--lib lock::looking"]).within("is_news"),
+        " || (told.label.is_none() && holder.label.is_some())", "", &["--lib handle::looking"]),
+    edit("a watch of many holders tells of no other part of them", WATCH, "told.map_or(all_are_listed, ", "told.map_or(true, ", &["--lib handle::looking"]),
+    edit("a watch of many holders tells of one more", WATCH, "(told.permits_in_use, told.readers) != (status.permits_in_use, status.readers)\n            || told", "told", &["--lib handle::looking"]).within("is_news"),
     edit("a watch pauses between its calls", WATCH, "runtime.serves(pin!(async { sleep_until(due).await })).await;", "let _ = due;", &["--test servers faults::leaders"]),
     edit("an error does not end a watch", WATCH, "Err(error) => return (Err(error), Some(self)),", "Err(error) => return (Err(error), None),",
         &["--test servers faults::leaders"]),

@@ -4,7 +4,7 @@ use super::{Edit, edit};
 
 const HOLD: &str = "src/engine/hold.rs";
 const LOCAL_QUEUE: &str = "src/caller/local_queue.rs";
-const LOCK: &str = "src/api/lock.rs";
+const LOCK: &str = "src/api/handle.rs";
 const MEMORY_LOCK: &str = "src/protocol/rules/lock.rs";
 const HEARD: &str = "src/engine/heard.rs";
 const RETENTION: &str = "src/caller/local_queue/retention.rs";
@@ -61,7 +61,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("what is still held is named with the fence of its turn", SHARED, "hold.last_fence()", "hold.fence()", LOCAL),
     edit("in memory, too, a hold that ran out may have used all of its fences", MEMORY_LOCK,
         "self.owner.as_ref().map_or(0, |_| RESERVED)", "0", &["--lib rules::tests", "--lib memory::tests"]),
-    edit("those that wait are callers", "src/api/lock/asking.rs", "        let _permit = lock.place().count_caller()?;\n", "", LOCAL),
+    edit("those that wait are callers", "src/api/handle/asking.rs", "        let _permit = lock.place().count_caller()?;\n", "", LOCAL),
     edit("a wait in the local queue ends at its bound", LOCAL_QUEUE, "() = self.place().bound(&tenure.hold, began, until) => {}", "() = self.place().bound(&tenure.hold, began, until), if false => {}", LOCAL).within("acquire"),
     edit("a try makes no call while the lock is wanted here", LOCAL_QUEUE,
         "if let Some(busy) = self.busy(&tenure) {", "if let Some(busy) = self.busy::<Turn>(&tenure).filter(|_| false) {", LOCAL),

@@ -10,13 +10,25 @@ const PERMITS: &str = "lua/lib/permits.lua";
 const RELEASE: &str = "lua/permits_release.lua";
 const RENEW: &str = "lua/permits_renew.lua";
 const WITHDRAW: &str = "lua/permits_withdraw.lua";
+const GUARDS: &str = "src/api/guard/kinds.rs";
+const OPERATOR: &str = "src/engine/operator.rs";
 
 /// Random calls and edge cases, compared with the rules in plain Rust.
 const MODEL: &[&str] = &["--lib conformance::permits"];
+const PROMISES: &[&str] = &["--test promises permits::"];
 const MIGRATION: &[&str] = &["--test servers cluster::permits::"];
 
 #[rustfmt::skip]
 pub(super) const EDITS: &[Edit] = &[
+    edit("a guard that gives back permits asks the server", GUARDS, "        self.guard.shrink(permits).await?;\n", "", PROMISES),
+    edit("a guard gives back no more permits than it has", GUARDS, "(1..=self.permits).contains(&permits)", "(1..).contains(&permits)", PROMISES),
+    edit("a guard keeps one permit at least", GUARDS, "(1..=self.permits).contains(&permits)", "(..=self.permits).contains(&permits)", PROMISES),
+    edit("a guard knows how many permits it has left", GUARDS, "        self.permits = permits;\n", "", PROMISES),
+    edit("a writer that reads is asked for at the server", GUARDS, "        self.0.shrink(Permits::READER.weight).await?;\n", "", PROMISES),
+    edit("a status shows the capacity of the newest holder", OPERATOR, "max_by_key(|holder| holder.fence)", "min_by_key(|holder| holder.fence)", PROMISES),
+    edit("a writer is no reader", OPERATOR, "readers: if writer { 0 } else {", "readers: if false { 0 } else {", PROMISES),
+    edit("a status says who writes", OPERATOR, "holding.permits == Permits::WRITER.weight", "holding.permits > Permits::WRITER.weight", PROMISES),
+
     edit("the weight of a request is read where it stands", PERMITS,
         "local WEIGHT, WEIGHT_END, CAPACITY, CAPACITY_END = 45, 49, 51, 55",
         "local WEIGHT, WEIGHT_END, CAPACITY, CAPACITY_END = 51, 55, 51, 55", MODEL),

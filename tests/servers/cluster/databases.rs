@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fairlock::diagnose::{self, Verdict};
-use fairlock::{Error, Lock, LockManager};
+use fairlock::{Error, LockManager, LockSet};
 use fairlock_testkit::{Cluster, Resp, eventually};
 use tokio::time::timeout;
 
@@ -15,9 +15,10 @@ fn url(cluster: &Cluster, database: u8) -> String {
     cluster.url().replacen('?', &format!("/{database}?"), 1)
 }
 
-async fn waits(lock: &Lock) {
+async fn waits(locks: &LockManager, name: &str) {
     eventually("one waits", LIMIT, async || {
-        lock.status().await.unwrap().waiting == 1
+        let listed = locks.list_all(name).await.unwrap();
+        listed.iter().any(|lock| lock.status.waiting == 1)
     })
     .await;
     // Before its subscription is up, it would be passed over.
@@ -55,15 +56,15 @@ async fn a_database_of_a_cluster_has_locks_of_its_own() {
     for n in 0..9 {
         let name = format!("a{n}");
         let _elsewhere = two.lock(&name).try_acquire().await.unwrap();
-        let kinds: [fn(&LockManager, &str) -> Lock; 2] = [
-            |locks, name| locks.lock(name),
-            |locks, name| locks.semaphore(name, 1),
+        let kinds: [fn(&LockManager, &str) -> LockSet; 2] = [
+            |locks, name| locks.lock(name).into(),
+            |locks, name| locks.semaphore(name, 1).into(),
         ];
         for kind in kinds {
             let (lock, wanted) = (kind(&three, &name), kind(&other, &name));
             let held = lock.acquire().await.unwrap();
             let waiting = tokio::spawn(wanted.acquire());
-            waits(&lock).await;
+            waits(&three, &name).await;
             held.release().await.unwrap();
             let guard = timeout(SOON, waiting).await.unwrap().unwrap().unwrap();
             guard.release().await.unwrap();
@@ -99,7 +100,7 @@ async fn a_slot_that_moves_takes_the_locks_of_all_databases_along() {
     let lock = one.lock("moving");
     let held = lock.acquire().await.unwrap();
     let waiting = tokio::spawn(other.lock("moving").acquire());
-    waits(&lock).await;
+    waits(&one, "moving").await;
     let slot = cluster.slot("{moving}").await;
     let from = Cluster::first_owner(slot);
     let (to, slot) = ((from + 1) % 3, slot.to_string());

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use fairlock::{Fence, Kind, Lock, LockGuard, LockManager};
+use fairlock::{Fence, Kind, LockGuard, LockManager, LockSet, Semaphore};
 use fairlock_testkit::{Cluster, History, Server, eventually};
 use futures_util::future::join_all;
 use tokio::task::JoinSet;
@@ -44,7 +44,7 @@ impl Scene {
     }
 
     /// Of each client, its semaphore with these permits.
-    fn semaphores(&self, permits: u32) -> Vec<Lock> {
+    fn semaphores(&self, permits: u32) -> Vec<Semaphore> {
         let semaphore = |client: &LockManager| client.semaphore("moving", CAPACITY).permits(permits);
         self.clients.iter().map(semaphore).collect()
     }
@@ -56,22 +56,20 @@ async fn permits_spread_over_the_masters_and_a_list_has_all_kinds_from_all_of_th
     let cluster = Cluster::start().await;
     let clients = clients(&cluster, 2).await;
     let (here, there) = (&clients[0], &clients[1]);
-    let (mut guards, mut waits, mut masters) = (Vec::new(), Vec::new(), BTreeSet::new());
+    let (mut waits, mut masters) = (Vec::new(), BTreeSet::new());
+    let mut guards: Vec<LockGuard> = Vec::new();
     for n in 0..12 {
         let name = format!("name-{n}");
         let semaphore = here.semaphore(&name, CAPACITY).permits(3);
         guards.push(here.lock(&name).acquire().await.unwrap());
-        guards.push(semaphore.acquire().await.unwrap());
-        guards.push(here.rw_lock(&name).read().acquire().await.unwrap());
-        guards.push(there.rw_lock(&name).read().acquire().await.unwrap());
-        let waiters = [
-            there.semaphore(&name, CAPACITY).permits(3),
-            there.rw_lock(&name).write(),
-        ];
-        for lock in waiters {
-            waits.push(tokio::spawn(lock.acquire()));
-            eventually("one waits", IN_TIME, async || waiting(&lock).await == 1).await;
-        }
+        guards.push(semaphore.acquire().await.unwrap().into());
+        guards.push(here.rw_lock(&name).read().acquire().await.unwrap().into());
+        guards.push(there.rw_lock(&name).read().acquire().await.unwrap().into());
+        waits.push(tokio::spawn(LockSet::from(semaphore.clone()).acquire()));
+        eventually("one waits", IN_TIME, async || waiting(&semaphore).await == 1).await;
+        let rw = there.rw_lock(&name);
+        waits.push(tokio::spawn(LockSet::from(rw.write()).acquire()));
+        eventually("one waits", IN_TIME, async || waiting(&rw).await == 1).await;
         let tag = format!("{{{name}}}");
         let slot = cluster.slot(&tag).await;
         let owner = Cluster::first_owner(slot);
@@ -92,7 +90,7 @@ async fn permits_spread_over_the_masters_and_a_list_has_all_kinds_from_all_of_th
             (
                 lock.name,
                 lock.kind,
-                lock.status.permits_in_use,
+                lock.status.permits_in_use + lock.status.readers,
                 lock.status.waiting,
             )
         })
@@ -100,7 +98,7 @@ async fn permits_spread_over_the_masters_and_a_list_has_all_kinds_from_all_of_th
     let expected = (0..12).flat_map(|n| {
         let name = format!("name-{n}");
         [
-            (name.clone(), Kind::Lock, 1, 0),
+            (name.clone(), Kind::Lock, 0, 0),
             (name.clone(), Kind::Semaphore, 3, 1),
             (name, Kind::ReadWrite, 2, 1),
         ]
@@ -158,7 +156,7 @@ async fn a_slot_that_moves_loses_no_permits_and_gives_none_out_twice() {
 
     let scene = Scene::start().await;
     // Two permits are held during the whole move, by leases that end in its course unless they are renewed.
-    let short = |lock: Lock| lock.lease(5 * SECOND);
+    let short = |semaphore: Semaphore| semaphore.lease(5 * SECOND);
     let [one, other] = [0, 1].map(|n| short(scene.semaphores(1).swap_remove(n)));
     let lasting = [one.acquire().await.unwrap(), other.acquire().await.unwrap()];
     let three = scene.semaphores(3);
@@ -249,13 +247,18 @@ async fn permits_handed_to_the_last_in_the_queue_are_counted_though_their_slot_m
 async fn a_downgrade_and_the_readers_after_it_outlast_the_move_of_their_slot() {
     let scene = Scene::start().await;
     let [here, there] = [0, 1].map(|n: usize| scene.clients[n].rw_lock("moving"));
-    let writing = here.write().lease(5 * SECOND).acquire().await.unwrap();
-    let mut waits = Vec::new();
-    for (n, lock) in [there.read(), here.read(), there.write()].iter().enumerate() {
-        waits.push(tokio::spawn(lock.acquire()));
-        let is_so = async || waiting(lock).await == n as u64 + 1;
+    let writing = here.clone().lease(5 * SECOND).write().acquire().await.unwrap();
+    let queued = async |count| {
+        let is_so = async || waiting(&here).await == count;
         eventually("one more waits", IN_TIME, is_so).await;
+    };
+    let mut waits = Vec::new();
+    for (n, lock) in [&there, &here].into_iter().enumerate() {
+        waits.push(tokio::spawn(lock.read().acquire()));
+        queued(n as u64 + 1).await;
     }
+    let last = tokio::spawn(there.write().acquire());
+    queued(3).await;
     let Scene {
         cluster,
         slot,
@@ -269,14 +272,13 @@ async fn a_downgrade_and_the_readers_after_it_outlast_the_move_of_their_slot() {
         sleep(SECOND / 2).await;
         cluster.assign(*slot, *from, *to).await;
     });
-    downgraded.unwrap();
-    let last = waits.pop().unwrap();
+    let reading = downgraded.unwrap();
     let readers = timeout(IN_TIME, join_all(waits)).await.expect("they share");
-    let readers: Vec<LockGuard> = readers.into_iter().map(|guard| guard.unwrap().unwrap()).collect();
-    assert_eq!(here.read().status().await.unwrap().permits_in_use, 3);
+    let readers: Vec<_> = readers.into_iter().map(|guard| guard.unwrap().unwrap()).collect();
+    assert_eq!(here.status().await.unwrap().readers, 3);
     assert!(!last.is_finished());
-    assert_eq!(writing.fence(), fence);
-    writing.release().await.unwrap();
+    assert_eq!(reading.fence(), fence);
+    reading.release().await.unwrap();
     drop(readers);
     let last = timeout(IN_TIME, last).await.expect("its turn").unwrap().unwrap();
     assert!(last.fence() > fence);

@@ -2,10 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use fairlock::{Lock, LockManager};
+use fairlock::{Lock, LockManager, LockSet};
 use fairlock_testkit::{Cluster, History, Hold, eventually};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
+
+use crate::common::Looked;
 
 pub(crate) async fn clients(cluster: &Cluster, count: usize) -> Vec<LockManager> {
     let mut clients = Vec::new();
@@ -17,8 +19,8 @@ pub(crate) async fn clients(cluster: &Cluster, count: usize) -> Vec<LockManager>
 
 /// Queues `count` waiters one after the other, on these locks in turn. Each waiter holds its lock once, for
 /// `hold`.
-pub(crate) async fn queue(
-    locks: &[Lock],
+pub(crate) async fn queue<L: Looked + Clone + Into<LockSet>>(
+    locks: &[L],
     count: usize,
     hold: Duration,
     history: &History,
@@ -27,11 +29,11 @@ pub(crate) async fn queue(
     for n in 0..count {
         let lock = locks[n % locks.len()].clone();
         let before = waiting(&lock).await;
-        let history = history.clone();
+        let (set, history): (LockSet, _) = (lock.into(), history.clone());
         waiters.spawn(async move {
             let entry = history.asks(n);
-            let guard = lock.acquire().await.unwrap();
-            entry.granted(guard.fence().get());
+            let guard = set.acquire().await.unwrap();
+            entry.granted(guard.fences()[0].get());
             // A waiter whose lease is lost stops at that moment.
             tokio::select! {
                 _ = guard.lost() => {}
@@ -66,8 +68,8 @@ pub(crate) async fn serve_some(
     history.grants().len()
 }
 
-pub(crate) async fn waiting(lock: &Lock) -> u64 {
-    lock.status().await.unwrap().waiting
+pub(crate) async fn waiting(lock: &impl Looked) -> u64 {
+    lock.look().await.unwrap().waiting
 }
 
 /// Waits until all waiters have had the lock.

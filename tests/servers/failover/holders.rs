@@ -23,7 +23,7 @@ async fn a_holder_that_the_new_primary_does_not_know_is_told_no_later_than_its_l
     let told = async {
         let end = tokio::time::Instant::from_std(granted + LEASE);
         let stopped = tokio::time::timeout_at(end, guard.run(pending::<()>())).await;
-        let Ok(Err(Error::Lost(lost))) = stopped else {
+        let Ok(Err(lost)) = stopped else {
             panic!("not stopped by the end of its lease: {stopped:?}")
         };
         assert_eq!(guard.check().unwrap_err().reason, lost.reason);

@@ -1,7 +1,8 @@
 //! A client in a process of its own, which follows the commands of the test.
 
-use fairlock::{Lock, LockGuard, LockManager};
+use fairlock::{LockGuard, LockManager, Result};
 use fairlock_testkit::{Process, Server, role};
+use futures_util::future::BoxFuture;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use super::scene::{NAME, SECOND, settings};
@@ -26,17 +27,37 @@ pub(crate) fn client_of(server: &Server, what: &str, lease_ms: &str, claim_ms: &
     Process::spawn("faults::parts::client_part", &args)
 }
 
+/// A way to acquire a lock of any kind, again and again.
+type Acquire = Box<dyn Fn() -> BoxFuture<'static, Result<LockGuard>> + Send + Sync>;
+
+/// The way to acquire this lock.
+fn acquire<G, F>(acquire: impl Fn() -> F + Send + Sync + 'static) -> Acquire
+where
+    G: Into<LockGuard>,
+    F: Future<Output = Result<G>> + Send + 'static,
+{
+    Box::new(move || {
+        let acquiring = acquire();
+        Box::pin(async move { acquiring.await.map(Into::into) })
+    })
+}
+
 /// The `lock`, the same `retained`, its `reader` or `writer`, or `<permits>/<capacity>` of a semaphore.
-pub(crate) fn of(locks: &LockManager, what: &str) -> Lock {
+fn of(locks: &LockManager, what: &str) -> Acquire {
+    let (lock, rw) = (locks.lock(NAME), locks.rw_lock(NAME));
     match what.split_once('/') {
         Some((permits, capacity)) => {
             let semaphore = locks.semaphore(NAME, capacity.parse().expect("a capacity"));
-            semaphore.permits(permits.parse().expect("permits"))
+            let semaphore = semaphore.permits(permits.parse().expect("permits"));
+            acquire(move || semaphore.acquire())
         }
-        None if what == "retained" => locks.lock(NAME).retain(SECOND / 3),
-        None if what == "reader" => locks.rw_lock(NAME).read(),
-        None if what == "writer" => locks.rw_lock(NAME).write(),
-        None => locks.lock(NAME),
+        None if what == "retained" => {
+            let lock = lock.retain(SECOND / 3);
+            acquire(move || lock.acquire())
+        }
+        None if what == "reader" => acquire(move || rw.read().acquire()),
+        None if what == "writer" => acquire(move || rw.write().acquire()),
+        None => acquire(move || lock.acquire()),
     }
 }
 
@@ -77,8 +98,8 @@ async fn client_part() {
     }
 }
 
-fn wait(lock: &Lock, grants: UnboundedSender<LockGuard>) {
-    let waiting = lock.acquire();
+fn wait(acquire: &Acquire, grants: UnboundedSender<LockGuard>) {
+    let waiting = acquire();
     tokio::spawn(async move {
         let _ = grants.send(waiting.await.expect("a guard"));
     });

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use fairlock::{Error, Fence, HoldEnd, Lock, LockGuard, LockManager, Result};
+use fairlock::{Error, Fence, HoldEnd, LockManager, LockSet, Result, RwLock, Semaphore};
 use fairlock_testkit::{History, Proxy, Server, eventually};
 use futures_util::future::join_all;
 use tokio::task::{JoinHandle, JoinSet};
@@ -17,6 +17,7 @@ use tokio::time::sleep;
 
 use super::parts;
 use super::scene::{NAME, SECOND, connect, granted, settings};
+use crate::common::is_busy;
 
 /// Enough for everything that needs no lease to end, on a machine that stands still for a while too.
 const IN_TIME: Duration = Duration::from_secs(12);
@@ -46,8 +47,13 @@ async fn listening(server: &Server, count: usize) {
 }
 
 /// Starts to wait, and returns when the server has queued the request in the given place.
-async fn in_line(server: &Server, lock: &Lock, of: &str, place: i64) -> JoinHandle<Result<LockGuard>> {
-    let waiter = tokio::spawn(lock.acquire());
+async fn in_line<G: Send + 'static>(
+    server: &Server,
+    acquiring: impl Future<Output = Result<G>> + Send + 'static,
+    of: &str,
+    place: i64,
+) -> JoinHandle<Result<G>> {
+    let waiter = tokio::spawn(acquiring);
     queued(server, of, place).await;
     waiter
 }
@@ -76,21 +82,6 @@ async fn renewing(server: &Server) -> LockManager {
     settings.connect(&server.url()).await.unwrap()
 }
 
-async fn is_busy(lock: &Lock) -> bool {
-    loop {
-        match lock.try_acquire().await {
-            Ok(guard) => {
-                guard.release().await.unwrap();
-                return false;
-            }
-            Err(Error::Busy { .. }) => return true,
-            // A try has little patience with a machine that stands still.
-            Err(Error::Unavailable(_)) => {}
-            Err(error) => panic!("{error}"),
-        }
-    }
-}
-
 /// Race: A writer dies while it keeps later readers out.
 #[tokio::test]
 async fn a_writer_killed_at_the_head_keeps_no_reader_out() {
@@ -106,7 +97,7 @@ async fn a_writer_killed_at_the_head_keeps_no_reader_out() {
         queued(&server, READ_WRITE, 1).await;
         // Before this, it would be passed over now, and come back to its place.
         listening(&server, 1).await;
-        let behind = in_line(&server, &others.rw_lock(NAME).read(), READ_WRITE, 2).await;
+        let behind = in_line(&server, others.rw_lock(NAME).read().acquire(), READ_WRITE, 2).await;
         listening(&server, 2).await;
         assert!(is_busy(&locks.rw_lock(NAME).read()).await);
         writer.kill();
@@ -155,7 +146,7 @@ async fn permits_that_come_back_by_time_reach_the_next_waiter_though_the_first_i
     let mut dead = parts::client_of(&server, "1/1", "30000", "30000");
     dead.tell("acquire 1");
     queued(&server, SEMAPHORE, 1).await;
-    let next = in_line(&server, &semaphore, SEMAPHORE, 2).await;
+    let next = in_line(&server, semaphore.acquire(), SEMAPHORE, 2).await;
     listening(&server, 2).await;
     dead.kill();
     listening(&server, 1).await;
@@ -175,8 +166,8 @@ async fn permits_handed_to_a_killed_process_come_back_after_a_claim_window() {
     let mut dead = parts::client_of(&server, "2/3", "30000", "2000");
     dead.tell("acquire 1");
     queued(&server, SEMAPHORE, 1).await;
-    let beside = in_line(&server, &semaphore, SEMAPHORE, 2).await;
-    let behind = in_line(&server, &semaphore.clone().permits(2), SEMAPHORE, 3).await;
+    let beside = in_line(&server, semaphore.acquire(), SEMAPHORE, 2).await;
+    let behind = in_line(&server, semaphore.clone().permits(2).acquire(), SEMAPHORE, 3).await;
     listening(&server, 2).await;
     // The process is stopped first, so it cannot claim the grant.
     dead.stop();
@@ -205,7 +196,7 @@ async fn a_killed_holder_of_permits_costs_its_lease_and_no_other_holder_notices(
         semaphore.acquire().await.unwrap(),
         semaphore.acquire().await.unwrap(),
     ];
-    let waiter = in_line(&server, &semaphore.clone().permits(2), SEMAPHORE, 1).await;
+    let waiter = in_line(&server, semaphore.clone().permits(2).acquire(), SEMAPHORE, 1).await;
     dead.kill();
     let began = Instant::now();
     let holders = semaphore.status().await.unwrap().holders;
@@ -233,16 +224,16 @@ async fn holders_of_permits_are_told_of_a_flush_and_waiters_come_in_by_their_tic
     let holders: Vec<_> = holders.into_iter().map(Result::unwrap).collect();
     let mut waiters = Vec::new();
     for place in 1..=9 {
-        waiters.push(in_line(&server, &others.semaphore(NAME, 3), SEMAPHORE, place).await);
+        waiters.push(in_line(&server, others.semaphore(NAME, 3).acquire(), SEMAPHORE, place).await);
     }
     listening(&server, 1).await;
     // The client has read the replies to all requests, and has their tickets.
     others.semaphore(NAME, 3).status().await.unwrap();
     server.command(&["FLUSHALL"]).await;
-    let lost = holders.iter().map(LockGuard::lost);
+    let lost = holders.iter().map(|guard| guard.lost());
     let lost = tokio::time::timeout(IN_TIME, join_all(lost)).await;
     assert_eq!(lost.expect("at their renewals"), [HoldEnd::Taken; 3]);
-    let mut last = holders.iter().map(LockGuard::fence).max().unwrap();
+    let mut last = holders.iter().map(|guard| guard.fence()).max().unwrap();
     for waiter in waiters {
         let guard = granted(waiter, IN_TIME).await;
         assert!(guard.fence() > last);
@@ -265,8 +256,8 @@ async fn permits_heal_when_any_one_of_their_keys_is_deleted() {
         let lasting = locks.semaphore(NAME, 2).acquire().await.unwrap();
         let ending = locks.semaphore(NAME, 2).lease(4 * SECOND).auto_renew(false);
         let ending = ending.acquire().await.unwrap();
-        let first = in_line(&server, &semaphore, SEMAPHORE, 1).await;
-        let second = in_line(&server, &semaphore, SEMAPHORE, 2).await;
+        let first = in_line(&server, semaphore.acquire(), SEMAPHORE, 1).await;
+        let second = in_line(&server, semaphore.acquire(), SEMAPHORE, 2).await;
         listening(&server, 1).await;
         semaphore.status().await.unwrap();
         assert_eq!(server.command(&["DEL", key]).await.int(), 1, "{key}");
@@ -291,7 +282,7 @@ async fn permits_heal_when_any_one_of_their_keys_is_deleted() {
 }
 
 /// The timer of a hold that was deleted is left until it is due.
-async fn nothing_left_after_its_time(server: &Server, semaphore: &Lock) {
+async fn nothing_left_after_its_time(server: &Server, semaphore: &Semaphore) {
     let use_again = async || {
         semaphore.acquire().await.unwrap().release().await.unwrap();
         server.command(&["EXISTS", &keys(SEMAPHORE)[2]]).await.int() == 0
@@ -334,8 +325,8 @@ async fn clock_set_forward_ends_holds_of_permits_and_those_who_wait_come_in() {
     let writing = locks.rw_lock(NAME).write().acquire().await.unwrap();
     let read = others.rw_lock(NAME).read();
     let waits = [
-        in_line(&server, &read, READ_WRITE, 1).await,
-        in_line(&server, &read, READ_WRITE, 2).await,
+        in_line(&server, read.acquire(), READ_WRITE, 1).await,
+        in_line(&server, read.acquire(), READ_WRITE, 2).await,
     ];
     listening(&server, 1).await;
     server.set_clock(3600).await;
@@ -367,28 +358,29 @@ async fn a_full_server_grants_no_new_permits_and_lets_holders_renew_release_and_
     let writing = rw.write().acquire().await.unwrap();
     let both = others.semaphore(NAME, 3).permits(2);
     let waiters = [
-        in_line(&server, &both, SEMAPHORE, 1).await,
-        in_line(&server, &both, SEMAPHORE, 2).await,
+        in_line(&server, both.acquire(), SEMAPHORE, 1).await,
+        in_line(&server, both.acquire(), SEMAPHORE, 2).await,
     ];
-    let reader = in_line(&server, &other_rw.read(), READ_WRITE, 1).await;
-    let writer = in_line(&server, &other_rw.write(), READ_WRITE, 2).await;
+    let reader = in_line(&server, other_rw.read().acquire(), READ_WRITE, 1).await;
+    let writer = in_line(&server, other_rw.write().acquire(), READ_WRITE, 2).await;
     listening(&server, 2).await;
     server.command(&["CONFIG", "SET", "maxmemory", "1"]).await;
 
-    for lock in [locks.semaphore("free", 3), semaphore.clone(), rw.read()] {
+    let free = locks.semaphore("free", 3);
+    for lock in [LockSet::from(free), semaphore.clone().into(), rw.read().into()] {
         match lock.acquire().await {
             Err(Error::Unavailable(error)) => assert!(error.to_string().contains("OOM"), "{error}"),
             other => panic!("{other:?}"),
         }
     }
-    for guard in [&one, &two, &writing] {
+    for guard in [&*one, &*two, &*writing] {
         guard.renew().await.unwrap();
     }
-    writing.downgrade().await.unwrap();
+    let reading = writing.downgrade().await.unwrap();
     let reader = granted(reader, IN_TIME).await;
     assert!(!writer.is_finished());
     reader.release().await.unwrap();
-    writing.release().await.unwrap();
+    reading.release().await.unwrap();
     granted(writer, IN_TIME).await.release().await.unwrap();
     two.release().await.unwrap();
     for waiter in waiters {
@@ -423,7 +415,7 @@ async fn a_full_server_gives_the_permits_of_a_dead_holder_to_those_who_wait() {
         .unwrap();
     let ending = others.semaphore(NAME, 2).lease(4 * SECOND).auto_renew(false);
     let ending = ending.acquire().await.unwrap();
-    let waiter = in_line(&server, &others.semaphore(NAME, 2), SEMAPHORE, 1).await;
+    let waiter = in_line(&server, others.semaphore(NAME, 2).acquire(), SEMAPHORE, 1).await;
     listening(&server, 1).await;
     server.command(&["CONFIG", "SET", "maxmemory", "1"]).await;
     let next = granted(waiter, IN_TIME).await;
@@ -446,8 +438,8 @@ async fn permits_outlast_a_server_that_stops_for_less_than_a_lease() {
         semaphore.acquire().await.unwrap(),
         semaphore.acquire().await.unwrap(),
     ];
-    let first = in_line(&server, &semaphore.clone().permits(2), SEMAPHORE, 1).await;
-    let second = in_line(&server, &semaphore, SEMAPHORE, 2).await;
+    let first = in_line(&server, semaphore.clone().permits(2).acquire(), SEMAPHORE, 1).await;
+    let second = in_line(&server, semaphore.acquire(), SEMAPHORE, 2).await;
     listening(&server, 1).await;
     server.pause();
     let third = tokio::spawn(semaphore.acquire());
@@ -474,17 +466,25 @@ async fn permits_outlast_a_server_that_stops_for_less_than_a_lease() {
     nothing_left(&server, SEMAPHORE).await;
 }
 
-/// Acquires more than half of the permits, or all of them, and logs that. A writer reads before it releases.
-async fn turn(lock: Lock, history: History, waiter: String, hold: Duration, writes: bool) {
+/// Acquires more than half of the permits, and logs that.
+async fn turn(lock: Semaphore, history: History, waiter: String, hold: Duration) {
     let entry = history.asks(waiter);
     let guard = lock.acquire().await.expect("a guard");
     entry.granted(guard.fence().get());
     sleep(hold).await;
     entry.released();
-    if writes {
-        guard.downgrade().await.expect("a reader");
-    }
     guard.release().await.expect("a release");
+}
+
+/// Writes, logs that, and reads before the release.
+async fn write(lock: RwLock, history: History, waiter: String, hold: Duration) {
+    let entry = history.asks(waiter);
+    let writing = lock.write().acquire().await.expect("a guard");
+    entry.granted(writing.fence().get());
+    sleep(hold).await;
+    entry.released();
+    let reading = writing.downgrade().await.expect("a reader");
+    reading.release().await.expect("a release");
 }
 
 /// Runs one turn of a waiter whose `n`-th reply is lost, between two turns of others. Returns whether a reply
@@ -497,11 +497,11 @@ async fn turn_without_reply(server: &Server, n: usize, writes: bool) -> bool {
     let others = polling(server).await;
     let history = History::default();
     let spawn = |locks: &LockManager, waiter: &str, hold| {
-        let lock = match writes {
-            true => locks.rw_lock(&name).write(),
-            false => locks.semaphore(&name, 3).permits(2),
-        };
-        tokio::spawn(turn(lock, history.clone(), waiter.to_owned(), hold, writes))
+        let (history, waiter) = (history.clone(), waiter.to_owned());
+        match writes {
+            true => tokio::spawn(write(locks.rw_lock(&name), history, waiter, hold)),
+            false => tokio::spawn(turn(locks.semaphore(&name, 3).permits(2), history, waiter, hold)),
+        }
     };
     let first = spawn(&others, "first", SECOND / 2);
     eventually("the first one has permits", IN_TIME, async || {
@@ -550,7 +550,7 @@ async fn connections_cut_at_any_moment_cost_no_permits() {
         tasks.spawn(async move {
             while !stopped.load(Ordering::Relaxed) {
                 let hold = Duration::from_millis(2);
-                turn(lock.clone(), history.clone(), n.to_string(), hold, false).await;
+                turn(lock.clone(), history.clone(), n.to_string(), hold).await;
             }
         });
     }
@@ -614,18 +614,18 @@ async fn a_holder_of_permits_that_may_not_publish_releases_and_others_have_them_
     let writing = mute.rw_lock(NAME).write().acquire().await.unwrap();
     let rw = others.rw_lock(NAME);
     let readers = [
-        in_line(&server, &rw.read(), READ_WRITE, 1).await,
-        in_line(&server, &rw.read(), READ_WRITE, 2).await,
+        in_line(&server, rw.read().acquire(), READ_WRITE, 1).await,
+        in_line(&server, rw.read().acquire(), READ_WRITE, 2).await,
     ];
-    let writer = in_line(&server, &rw.write(), READ_WRITE, 3).await;
+    let writer = in_line(&server, rw.write().acquire(), READ_WRITE, 3).await;
     listening(&server, 1).await;
-    writing.downgrade().await.unwrap();
+    let reading = writing.downgrade().await.unwrap();
     let readers = join_all(readers.map(|reader| granted(reader, IN_TIME))).await;
     assert!(!writer.is_finished());
     for guard in readers {
         guard.release().await.unwrap();
     }
-    writing.release().await.unwrap();
+    reading.release().await.unwrap();
     granted(writer, IN_TIME).await.release().await.unwrap();
     nothing_left(&server, READ_WRITE).await;
 }

@@ -56,22 +56,15 @@ async fn the_least_rights_are_enough_for_every_call() {
     assert!(guard.release().await.is_err());
     let writing = locks.rw_lock(NAME).write().acquire().await.unwrap();
     let reader = tokio::spawn(others.rw_lock(NAME).read().acquire());
-    let read = locks.rw_lock(NAME).read();
+    let rw = locks.rw_lock(NAME);
     eventually("a reader waits", 5 * SECOND, async || {
-        read.status().await.unwrap().waiting == 1
+        rw.status().await.unwrap().waiting == 1
     })
     .await;
     writing.renew().await.unwrap();
-    writing.downgrade().await.unwrap();
+    let reading = writing.downgrade().await.unwrap();
     granted(reader, 2 * SECOND).await.release().await.unwrap();
-    assert!(
-        locks
-            .rw_lock(NAME)
-            .read()
-            .force_release(writing.fence())
-            .await
-            .unwrap()
-    );
+    assert!(rw.force_release(reading.fence()).await.unwrap());
     // A client that reconnects after its connection broke needs no further rights.
     server.kill_clients().await;
     locks.lock(NAME).acquire().await.unwrap().release().await.unwrap();

@@ -127,10 +127,7 @@ pub(crate) async fn in_line(
 
 /// Returns the guard of a waiter whose turn comes within `limit`.
 #[track_caller]
-pub(crate) fn granted(
-    waiter: JoinHandle<Result<LockGuard>>,
-    limit: Duration,
-) -> impl Future<Output = LockGuard> {
+pub(crate) fn granted<G>(waiter: JoinHandle<Result<G>>, limit: Duration) -> impl Future<Output = G> {
     let caller = std::panic::Location::caller();
     async move {
         match tokio::time::timeout(limit, waiter).await {

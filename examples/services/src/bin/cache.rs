@@ -45,7 +45,7 @@ async fn get(locks: &LockManager, cache: &Cache, key: &str) -> fairlock::Result<
     if let Some(value) = cache.entries.lock().await.get(key) {
         return Ok(value.clone());
     }
-    let fill = async |_fence| {
+    let fill = async |_token| {
         // Another request may have filled it while this one waited.
         if let Some(value) = cache.entries.lock().await.get(key) {
             return value.clone();

@@ -35,7 +35,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
 async fn settle_for_ever(locks: &LockManager) -> fairlock::Result<()> {
     loop {
-        match locks.lock("settlement").with(settle).await {
+        match locks
+            .lock("settlement")
+            .with(async |token| settle(token.fence()).await)
+            .await
+        {
             Ok(()) => {}
             // No majority of the servers answers: nobody settles until one is back.
             Err(error @ LockError::NoQuorum { .. }) => println!("waiting: {error}"),

@@ -52,12 +52,12 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let locks = locks().await?;
     let migration = locks.lock("payment:migration");
     migration
-        .with(async |_fence| database.batch_execute(SCHEMA).await)
+        .with(async |_token| database.batch_execute(SCHEMA).await)
         .await??;
 
     let lock = locks.lock("payment:42").lease(LEASE);
     match lock
-        .with(async |fence| pay(&database, &provider, 42, fence).await)
+        .with(async |token| pay(&database, &provider, 42, token.fence()).await)
         .await??
     {
         Some(receipt) => println!("paid: {receipt}"),

@@ -271,7 +271,11 @@ async fn grant_that_is_not_confirmed_costs_one_waiter_its_turn() {
     let guard = process.acquire().await;
     let mut waits: Vec<_> = (0..2).map(|_| process.polled()).collect();
     let (place, _) = process.queues().with(&process.tenure(), LocalQueue::join);
-    let not_replicated = Error::NotReplicated { wanted: 1, got: 0 };
+    let not_replicated = Error::NotReplicated {
+        name: "a".into(),
+        wanted: 1,
+        got: 0,
+    };
     place.queue.fail(&not_replicated);
     let outcome = waits.remove(0).await;
     assert!(matches!(outcome, Err(Error::NotReplicated { .. })), "{outcome:?}");

@@ -1,11 +1,12 @@
 //! Processes that use permits at random, and some of which are killed.
 
+use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use fairlock::{Error, LockManager};
+use fairlock::{Error, LockGuard, LockManager, LockSet, ReadGuard, SemaphoreGuard, WriteGuard};
 use fairlock_testkit::{History, Hold, Process, Server, eventually, role};
 use rand::Rng;
 use rand::rngs::SmallRng;
@@ -33,6 +34,56 @@ async fn part_of_many() {
     .await;
 }
 
+enum Guard {
+    Permits(SemaphoreGuard),
+    Reads(ReadGuard),
+    Writes(WriteGuard),
+}
+
+impl Guard {
+    fn slot(&self) -> Option<u32> {
+        match self {
+            Guard::Permits(guard) => guard.slot(),
+            Guard::Reads(_) | Guard::Writes(_) => None,
+        }
+    }
+
+    fn into_any(self) -> LockGuard {
+        match self {
+            Guard::Permits(guard) => guard.into(),
+            Guard::Reads(guard) => guard.into(),
+            Guard::Writes(guard) => guard.into(),
+        }
+    }
+}
+
+impl Deref for Guard {
+    type Target = LockGuard;
+
+    fn deref(&self) -> &LockGuard {
+        match self {
+            Guard::Permits(guard) => guard,
+            Guard::Reads(guard) => guard,
+            Guard::Writes(guard) => guard,
+        }
+    }
+}
+
+/// Takes a lock in one of the ways. Goes on with the next turn if the wait was dropped.
+macro_rules! taken {
+    ($lock:expr, $way:expr, $patience:expr) => {
+        match $way {
+            0 => $lock.try_acquire().await,
+            1 => $lock.acquire_timeout($patience).await,
+            2 => match tokio::time::timeout($patience, $lock.acquire()).await {
+                Ok(guard) => guard,
+                Err(_) => continue,
+            },
+            _ => $lock.acquire().await,
+        }
+    };
+}
+
 /// Uses the semaphore and the read/write lock, in all ways. Returns how often it had one of them. Each waiter
 /// is named by its permits, and by how it came to them. A slot has its holders as a lock has.
 async fn use_again_and_again(
@@ -43,28 +94,23 @@ async fn use_again_and_again(
 ) -> u64 {
     let mut uses = 0;
     while !stopped.load(Ordering::Relaxed) {
-        let (history, weight, lock) = match rng.random_range(0..8) {
-            0 => (&histories[1], CAPACITIES[1], locks.rw_lock(NAME).write()),
-            1..=3 => (&histories[1], 1, locks.rw_lock(NAME).read()),
-            _ => {
-                let weight = rng.random_range(1..=4_u32);
-                let semaphore = locks.semaphore(NAME, 5).permits(weight);
-                (&histories[0], i64::from(weight), semaphore)
-            }
+        let weight = rng.random_range(1..=4_u32);
+        let (semaphore, rw) = (locks.semaphore(NAME, 5).permits(weight), locks.rw_lock(NAME));
+        let (history, weight) = match rng.random_range(0..8) {
+            0 => (&histories[1], CAPACITIES[1]),
+            1..=3 => (&histories[1], 1),
+            _ => (&histories[0], i64::from(weight)),
         };
         let patience = Duration::from_millis(rng.random_range(1..100));
         let way = rng.random_range(0..6);
         let entry = history.asks(format!("{weight} {}", if way < 3 { "tries" } else { "waits" }));
-        let guard = match way {
-            0 => lock.try_acquire().await,
-            1 => lock.acquire_timeout(patience).await,
-            2 => match tokio::time::timeout(patience, lock.acquire()).await {
-                Ok(guard) => guard,
-                Err(_) => continue,
-            },
-            _ => lock.acquire().await,
+        let is_semaphore = std::ptr::eq(history, &histories[0]);
+        let taken = match (is_semaphore, weight == CAPACITIES[1]) {
+            (true, _) => taken!(semaphore, way, patience).map(Guard::Permits),
+            (false, true) => taken!(rw.write(), way, patience).map(Guard::Writes),
+            (false, false) => taken!(rw.read(), way, patience).map(Guard::Reads),
         };
-        match guard {
+        match taken {
             Ok(guard) => {
                 entry.granted(guard.fence().get());
                 let slot = guard.slot().map(|slot| histories[2].asks(slot.to_string()));
@@ -77,13 +123,17 @@ async fn use_again_and_again(
                     slot.released();
                 }
                 entry.released();
-                if weight == CAPACITIES[1] && rng.random() {
-                    let reads = history.asks("1 downgraded");
-                    guard.downgrade().await.expect("a reader");
-                    reads.granted(guard.fence().get());
-                    sleep(Duration::from_millis(rng.random_range(0..20))).await;
-                    reads.released();
-                }
+                let guard = match guard {
+                    Guard::Writes(writing) if rng.random() => {
+                        let reads = history.asks("1 downgraded");
+                        let reading = writing.downgrade().await.expect("a reader");
+                        reads.granted(reading.fence().get());
+                        sleep(Duration::from_millis(rng.random_range(0..20))).await;
+                        reads.released();
+                        reading.into()
+                    }
+                    guard => guard.into_any(),
+                };
                 if rng.random() {
                     guard.release().await.expect("a release");
                 }
@@ -216,10 +266,13 @@ async fn random_users_of_four_processes_of_which_two_are_killed_break_no_promise
     }
     assert_slots(&histories[2]);
     let locks = connect(&url).await;
-    for lock in [locks.semaphore(NAME, 5).permits(5), locks.rw_lock(NAME).write()] {
-        let all = lock.acquire_timeout(IN_TIME).await.unwrap();
-        all.release().await.unwrap();
-    }
+    let all = LockSet::from(locks.semaphore(NAME, 5).permits(5)).and(locks.rw_lock(NAME).write());
+    all.acquire_timeout(IN_TIME)
+        .await
+        .unwrap()
+        .release()
+        .await
+        .unwrap();
     for of in [SEMAPHORE, READ_WRITE] {
         nothing_left(&server, of).await;
     }

@@ -1,14 +1,15 @@
 //! How a lock is asked for: the span of a call, the way to its place, and how its end is counted.
 
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 use tracing::Instrument;
 use tracing::field::Empty;
 
-use super::Lock;
-use crate::api::guard::LockGuard;
+use super::Handle;
+use crate::api::guard::{Guard, LockGuard};
 use crate::caller::local_queue::TenureParams;
 use crate::engine::acquire::{Tried, timed_out};
 use crate::engine::counters::{CountedCall, How, Outcome};
@@ -16,7 +17,7 @@ use crate::time::clock::LocalTime;
 use crate::types::error::{Error, Result};
 
 /// Waits for the lock, for this long at most.
-pub(super) async fn acquire(lock: Lock, wait: Option<Duration>) -> Result<LockGuard> {
+pub(super) async fn acquire<G: Guard>(lock: Handle, wait: Option<Duration>) -> Result<G> {
     let began = lock.client().now();
     let span = tracing::debug_span!(
         "fairlock.acquire",
@@ -58,12 +59,12 @@ pub(super) async fn acquire(lock: Lock, wait: Option<Duration>) -> Result<LockGu
     };
     let wait_ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
     span.record("lock.outcome", outcome).record("wait_ms", wait_ms);
-    acquired
+    acquired.map(G::of).map_err(|error| error.of(&lock.name))
 }
 
 /// `ask` is set once the call asks for the lock.
 async fn acquire_held<'a>(
-    lock: &'a Lock,
+    lock: &'a Handle,
     began: LocalTime,
     wait: Option<Duration>,
     ask: &mut Option<CountedCall<'a>>,
@@ -96,8 +97,15 @@ async fn acquire_held<'a>(
     }
 }
 
+/// Takes the lock if it is free and nobody waits for it.
+pub(super) async fn try_acquire<G: Guard>(lock: Handle) -> Result<G> {
+    let name = Arc::clone(&lock.name);
+    let tried = attempt(lock, Outcome::Busy).await;
+    tried.map(G::of).map_err(|error| error.of(&name))
+}
+
 /// Asks once. If the lock is busy, the call counts as ended in this way.
-pub(super) async fn attempt(lock: Lock, if_busy: Outcome) -> Result<LockGuard> {
+async fn attempt(lock: Handle, if_busy: Outcome) -> Result<LockGuard> {
     let tenure = params(&lock)?;
     let mut ask = lock.place().counters().attempt(&tenure.hold.group);
     let trying = pin!(async {
@@ -128,12 +136,16 @@ pub(super) async fn attempt(lock: Lock, if_busy: Outcome) -> Result<LockGuard> {
 fn held<T>(tried: Tried<T>, guard: impl FnOnce(T) -> LockGuard) -> Result<LockGuard> {
     match tried {
         Tried::Held(held) => Ok(guard(held)),
-        Tried::Busy { ttl, ahead: waiting } => Err(Error::Busy { ttl, waiting }),
+        Tried::Busy { ttl, ahead: waiting } => Err(Error::Busy {
+            name: Arc::default(),
+            ttl,
+            waiting,
+        }),
     }
 }
 
 /// What is asked for, and counted in the group of the lock.
-fn params(lock: &Lock) -> Result<TenureParams> {
+fn params(lock: &Handle) -> Result<TenureParams> {
     let mut request = lock.request()?;
     let metrics = &lock.place().counters().metrics;
     request.hold.group = metrics.group(&lock.name, lock.options.group.as_ref());

@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 use futures_util::stream::{iter, unfold};
 use tokio::time::{Instant, sleep_until};
 
-use super::Lock;
+use super::Handle;
 use crate::engine::acquire::AcquireParams;
 use crate::engine::operator::{Labels, Seen};
 use crate::engine::options::{JITTER, check_span};
@@ -21,40 +21,8 @@ use crate::types::status::{Holder, LockStream, Status};
 const LEAST: Duration = Duration::from_millis(10);
 const MOST: Duration = Duration::from_secs(24 * 60 * 60);
 
-impl Lock {
-    /// Returns who holds the lock, and how many requests wait. A second call asks for the label of each
-    /// holder, for at most 50 ms longer than the first one took.
-    /// [`LockManager::list`](crate::LockManager::list) does this for many locks.
-    ///
-    /// In a quorum, the holder is the client with holds on a majority of the servers. There is none while
-    /// several clients have a minority each. All servers are asked. If the answers of a majority leave open
-    /// who holds, the call waits for the others, for at most the
-    /// [`server_timeout`](crate::LockManagerBuilder::server_timeout).
-    ///
-    /// # Errors
-    /// [`Error::Unavailable`] (in a quorum
-    /// [`Error::NoQuorum`]), [`Error::Refused`],
-    /// [`Error::Invalid`] or [`Error::Closed`].
-    ///
-    /// # Cancel safety
-    /// Dropping the future changes nothing.
-    ///
-    /// # Examples
-    /// ```
-    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
-    /// # let locks = fairlock::LockManager::in_memory();
-    /// # let lock = locks.lock("invoice:42");
-    /// let _guard = lock.acquire().await?;
-    /// let status = lock.status().await?;
-    /// if let Some(holder) = status.holder {
-    ///     println!("held by {:?} for {:?}, {} wait", holder.label, holder.held_for, status.waiting);
-    /// }
-    /// # Ok(()) }
-    /// ```
-    #[doc(alias = "is_locked")]
-    #[doc(alias = "who")]
-    #[doc(alias = "available_permits")]
-    pub fn status(&self) -> impl Future<Output = Result<Status>> + Send + use<> {
+impl Handle {
+    pub(crate) fn status(&self) -> impl Future<Output = Result<Status>> + Send + use<> {
         self.status_with(Arc::default())
     }
 
@@ -80,87 +48,22 @@ impl Lock {
                 status.holder = status.holders.first().cloned();
                 Ok(status)
             });
-            lock.client().runtime.serves(asking).await
+            let seen = lock.client().runtime.serves(asking).await;
+            seen.map_err(|error: Error| error.of(&lock.name))
         }
     }
 
-    /// Takes the lock away from the holder with this fence, and hands it to the next waiter. Returns whether
-    /// the lock was held under that fence.
-    ///
-    /// [`status`](Self::status) shows the fence of the holder. Because of it, a repeated call never takes the
-    /// lock from the next holder. The former holder learns of its loss at its next renewal, so until then
-    /// both may believe that they hold the lock. If its lease is not [renewed](Self::auto_renew), it learns
-    /// of it when the lease ends.
-    ///
-    /// In a quorum the call ends the holds on all servers, and waits for the servers that showed this holder.
-    /// It returns `true` if too few are left for the holder to keep the lock. While several clients have a
-    /// minority each, there is no holder, and it returns `false`: they settle that by themselves.
-    ///
-    /// # Errors
-    /// [`Error::Unavailable`] (in a quorum
-    /// [`Error::NoQuorum`]), [`Error::Refused`],
-    /// [`Error::Invalid`] or [`Error::Closed`].
-    ///
-    /// # Cancel safety
-    /// If the future is dropped midway, the lock may or may not have been released.
-    ///
-    /// # Examples
-    /// ```
-    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
-    /// # let locks = fairlock::LockManager::in_memory();
-    /// # let lock = locks.lock("invoice:42");
-    /// let stuck = lock.acquire().await?;
-    /// if let Some(holder) = lock.status().await?.holder {
-    ///     assert!(lock.force_release(holder.fence).await?);
-    ///     assert!(!lock.force_release(holder.fence).await?); // no longer the holder's fence
-    /// }
-    /// # Ok(()) }
-    /// ```
-    #[doc(alias = "force_unlock")]
-    pub fn force_release(&self, fence: Fence) -> impl Future<Output = Result<bool>> + Send + use<> {
+    pub(crate) fn force_release(&self, fence: Fence) -> impl Future<Output = Result<bool>> + Send + use<> {
         let lock = self.clone();
         async move {
             let AcquireParams { keys, terms, .. } = lock.request()?.hold;
             let releasing = pin!(lock.place().force_release(&keys, &terms, fence));
-            lock.client().runtime.serves(releasing).await
+            let released = lock.client().runtime.serves(releasing).await;
+            released.map_err(|error| error.of(&lock.name))
         }
     }
 
-    /// Watches who holds the lock: tells its status now, and whenever its holders have changed. Asks
-    /// every `every` (10 ms to 1 day), less up to a quarter of jitter, and when the lease of the holder ends.
-    ///
-    /// Servers tell only those that wait for the lock of a change. So the watch asks, with the calls of one
-    /// [`status`](Self::status) each time. It asks only while it is polled, and dropping it ends it. Between
-    /// two calls the holder may change several times: the watch tells who it is when it asks. A label that
-    /// was not known is told when it is. Of more than 100 holders, which a status does not all list, the
-    /// watch tells when their number has changed, or the permits of one that is listed.
-    ///
-    /// # Errors
-    /// An item is an error as of [`status`](Self::status), or [`Error::Invalid`] for an interval out of its
-    /// range. The watch ends after [`Error::Closed`] and [`Error::Invalid`], but after no other error.
-    ///
-    /// # Cancel safety
-    /// Dropping the stream, or a future that waits for its next item, changes nothing.
-    ///
-    /// # Examples
-    /// ```
-    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
-    /// # let locks = fairlock::LockManager::in_memory();
-    /// use std::time::Duration;
-    ///
-    /// let mut watch = locks.lock("scheduler").watch(Duration::from_millis(100));
-    /// let lead = locks.leadership("scheduler").campaign().await?;
-    /// while let Some(status) = watch.next().await {
-    ///     if let Some(leader) = status?.holder {
-    ///         assert_eq!(leader.fence, lead.fence());
-    ///         break;
-    ///     }
-    /// }
-    /// # Ok(()) }
-    /// ```
-    #[doc(alias = "observe")]
-    #[doc(alias = "subscribe")]
-    pub fn watch(&self, every: Duration) -> LockStream<Status> {
+    pub(crate) fn watch(&self, every: Duration) -> LockStream<Status> {
         LockStream::of(match check_span("every", every, LEAST, MOST) {
             Err(refused) => iter([Err(refused.into())]).fuse().boxed(),
             Ok(()) => {
@@ -179,7 +82,7 @@ impl Lock {
 }
 
 struct Watching {
-    lock: Lock,
+    lock: Handle,
     every: Duration,
     /// When to ask next. At once, if `None`.
     due: Option<Instant>,
@@ -224,12 +127,13 @@ impl Watching {
     fn is_news(&self, status: &Status) -> bool {
         let Some(told) = &self.told else { return true };
         let all_are_listed = told.lists_all_holders() && status.lists_all_holders();
-        told.permits_in_use != status.permits_in_use
+        (told.permits_in_use, told.readers) != (status.permits_in_use, status.readers)
             || told.holders.len() != status.holders.len()
             || status.holders.iter().any(|holder| {
                 let told = told.holders.iter().find(|told| told.fence == holder.fence);
                 told.map_or(all_are_listed, |told| {
-                    told.permits != holder.permits || (told.label.is_none() && holder.label.is_some())
+                    (told.permits, told.writes) != (holder.permits, holder.writes)
+                        || (told.label.is_none() && holder.label.is_some())
                 })
             })
     }
@@ -249,8 +153,9 @@ mod tests {
             kept: false,
             retains: false,
             permits: 1,
-            of: 1,
+            capacity: Some(9),
             slot: None,
+            writes: false,
             held_for: Duration::ZERO,
             ttl: Duration::from_secs(1),
         }
@@ -263,6 +168,9 @@ mod tests {
             holder: holders.first().cloned(),
             holders: holders.to_vec(),
             permits_in_use: others + listed.sum::<u64>(),
+            capacity: Some(9),
+            readers: 0,
+            writer: false,
             waiting: 0,
             longest_wait: None,
         }
@@ -274,7 +182,7 @@ mod tests {
 
     fn told(told: Option<&[Holder]>) -> Watching {
         Watching {
-            lock: LockManager::in_memory().lock("a"),
+            lock: LockManager::in_memory().lock("a").0,
             every: Duration::from_secs(8),
             due: None,
             told: told.map(of),
