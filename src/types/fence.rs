@@ -1,5 +1,7 @@
 //! Fencing tokens.
 
+mod sql;
+
 use std::fmt;
 use std::num::NonZeroU64;
 use std::str::FromStr;

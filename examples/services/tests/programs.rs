@@ -10,8 +10,9 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::{Router, routing};
-use fairlock::LockManager;
+use fairlock::{Fence, LockManager};
 use fairlock_testkit::{Postgres, Server, eventually};
+use sqlx::Connection;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::process::{Child, ChildStdout, Command};
@@ -167,7 +168,7 @@ async fn web_service_bears_clients_that_hang_up_locks_that_are_busy_and_servers_
     for part in [
         "HTTP/1.1 200",
         "text/plain",
-        "# TYPE fairlock_held gauge",
+        "# TYPE fairlock_guards_held gauge",
         left,
         busy,
     ] {
@@ -347,6 +348,46 @@ async fn statements_of_the_guide_accept_no_write_that_the_next_holder_would_undo
 
     drop(database);
     connection.await.unwrap().unwrap();
+    tokio::task::spawn_blocking(|| drop(postgres)).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_fence_is_a_column_of_sqlx_and_of_postgres_types() {
+    if !Postgres::is_installed() {
+        eprintln!("skipped: PostgreSQL is not installed");
+        return;
+    }
+    let postgres = tokio::task::spawn_blocking(|| Postgres::start().unwrap())
+        .await
+        .unwrap();
+    let fence = LockManager::in_memory().lock("a").await.unwrap().fence();
+
+    let (database, connection) = tokio_postgres::connect(&postgres.url, NoTls).await.unwrap();
+    let connection = tokio::spawn(connection);
+    let table = "CREATE TABLE job (id BIGINT, fence BIGINT)";
+    database.batch_execute(table).await.unwrap();
+    let write = "INSERT INTO job VALUES (1, $1), (2, NULL), (3, 0)";
+    database.execute(write, &[&fence]).await.unwrap();
+    let read = "SELECT fence FROM job ORDER BY id";
+    let rows = database.query(read, &[]).await.unwrap();
+    assert_eq!(
+        (rows[0].get::<_, Fence>(0), rows[1].get(0)),
+        (fence, None::<Fence>)
+    );
+    assert!(rows[2].try_get::<_, Fence>(0).is_err(), "0 is no fence");
+    drop(database);
+    connection.await.unwrap().unwrap();
+
+    let mut database = sqlx::PgConnection::connect(&postgres.url).await.unwrap();
+    let select = sqlx::query_as::<_, (Fence, i64)>("SELECT fence, id FROM job WHERE fence = $1");
+    let row = select.bind(fence).fetch_one(&mut database).await.unwrap();
+    assert_eq!(row, (fence, 1));
+    let select = sqlx::query_scalar::<_, Option<Fence>>("SELECT fence FROM job WHERE id = $1");
+    assert_eq!(select.bind(2_i64).fetch_one(&mut database).await.unwrap(), None);
+    let select = sqlx::query_scalar::<_, Fence>("SELECT fence FROM job WHERE id = $1");
+    let none = select.bind(3_i64).fetch_one(&mut database).await;
+    assert!(none.unwrap_err().to_string().contains("fence 0: must be from 1"));
+    database.close().await.unwrap();
     tokio::task::spawn_blocking(|| drop(postgres)).await.unwrap();
 }
 

@@ -76,7 +76,6 @@ async fn pay(
     id: i64,
     fence: Fence,
 ) -> Result<Option<String>, Box<dyn Error>> {
-    let fence = i64::from(fence);
     println!("claiming under fence {fence}");
     // Each statement is a transaction of its own: none is open during the call.
     let Some(claimed) = database.query_opt(CLAIM, &[&id, &fence]).await? else {
