@@ -137,7 +137,7 @@ impl Strategy {
 async fn fairlock(url: &str, builder: LockManagerBuilder) -> fairlock::Result<LockManager> {
     if url.contains(',') {
         // New servers of a quorum grant nothing in their first minute, unless they count as durable.
-        let quorum = Quorum::of(url.split(',')).durable(true);
+        let quorum = Quorum::of(url.split(',')).durable();
         builder.connect_quorum(quorum).await
     } else {
         builder.connect(url).await

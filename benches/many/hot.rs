@@ -75,7 +75,7 @@ impl Home {
             Home::Quorum(servers) => {
                 let urls: Vec<String> = servers.iter().map(Server::url).collect();
                 // The servers have just started, and may have forgotten nothing.
-                builder.connect_quorum(Quorum::of(&urls).durable(true)).await
+                builder.connect_quorum(Quorum::of(&urls).durable()).await
             }
         }
     }

@@ -187,7 +187,7 @@ async fn connect(topology: Topology) -> Outcome<(Vec<Server>, LockManager)> {
         [] => LockManager::in_memory(),
         [server] => LockManager::connect(&server.url()).await?,
         all => {
-            let quorum = Quorum::of(all.iter().map(Server::url)).durable(true);
+            let quorum = Quorum::of(all.iter().map(Server::url)).durable();
             LockManager::builder().connect_quorum(quorum).await?
         }
     };

@@ -248,7 +248,7 @@ async fn quorum() -> Outcome<()> {
 async fn compare_quorum(urls: &[String], network: &str, block: (usize, u32)) -> Outcome<()> {
     // New servers grant nothing in their first minute, unless they count as durable.
     let quorum = LockManager::builder()
-        .connect_quorum(Quorum::of(urls).durable(true))
+        .connect_quorum(Quorum::of(urls).durable())
         .await?;
     let one = LockManager::connect(&urls[0]).await?;
     let pairs = [Pair::Lock(quorum.lock("quorum")), Pair::Lock(one.lock("one"))];

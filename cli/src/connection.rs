@@ -183,7 +183,7 @@ impl Place {
     }
 
     fn quorum(&self, quorum: Quorum) -> Quorum {
-        let quorum = quorum.durable(self.durable);
+        let quorum = if self.durable { quorum.durable() } else { quorum };
         match self.longest_lease {
             Some(longest_lease) => quorum.longest_lease(longest_lease),
             None => quorum,

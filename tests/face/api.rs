@@ -61,6 +61,29 @@ fn without<'a>(mut lines: Vec<&'a str>, others: &[&str]) -> Vec<&'a str> {
     lines
 }
 
+/// What only a compiler knows of a type is checked for each of them.
+#[test]
+fn the_bounds_of_each_public_type_are_checked() {
+    let text = listing(&Sources::read(&root().join("src/lib.rs")));
+    let bounds = fs::read_to_string(root().join("tests/promises/bounds.rs")).expect("a test");
+    let types = text.lines().filter_map(|line| {
+        let rest = line
+            .strip_prefix("pub struct ")
+            .or(line.strip_prefix("pub enum "))?;
+        rest.split(|c: char| !c.is_alphanumeric()).next()
+    });
+    let types: Vec<_> = types.collect();
+    let is_unchecked = |name: &&str| {
+        let checks = [">", "<"].map(|end| format!("everywhere::<{name}{end}"));
+        !checks.iter().any(|check| bounds.contains(check.as_str()))
+    };
+    let unchecked: Vec<_> = types.iter().copied().filter(is_unchecked).collect();
+    assert!(
+        types.len() > 30 && unchecked.is_empty(),
+        "{unchecked:?} of {types:?}"
+    );
+}
+
 /// With `UPDATE=1` in the environment, this test writes the list instead of checking it.
 #[test]
 fn public_interface_is_the_one_that_was_reviewed() {

@@ -110,7 +110,7 @@ impl Backend {
             }
             // The servers have just been started, and have nothing to forget.
             Home::Quorum(servers) => {
-                let quorum = Quorum::of(servers.each_ref().map(Server::url)).durable(true);
+                let quorum = Quorum::of(servers.each_ref().map(Server::url)).durable();
                 builder.connect_quorum(quorum.longest_lease(longest_lease)).await
             }
         }

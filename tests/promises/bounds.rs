@@ -8,13 +8,16 @@ use std::error::Error as _;
 use std::fmt::Debug;
 use std::hash::Hash;
 use std::num::NonZeroU64;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::time::Duration;
 
+use fairlock::diagnose::{Finding, Subject, Verdict};
 use fairlock::spin::SpinLock;
 use fairlock::{
-    Credentials, Error, Fence, HoldEnd, HoldToken, Holder, Invalid, Leadership, Lease, LeaseState, Lock,
-    LockGuard, LockManager, LockManagerBuilder, LockStream, Lost, MemoryStore, Owner, Result, ServerError,
-    Stats, Status, Unreleased,
+    Credentials, Error, Fence, HoldEnd, HoldToken, Holder, Invalid, Kind, Leadership, Lease, LeaseState,
+    Listed, Lock, LockGuard, LockManager, LockManagerBuilder, LockSet, LockSetGuard, LockStream, Lost,
+    MemoryStore, Owner, Quorum, ReadGuard, ReadLock, Result, RwLock, Semaphore, SemaphoreGuard, ServerError,
+    Stats, Status, Tls, Unreleased, WriteGuard, WriteLock,
 };
 use futures_util::future::try_join_all;
 use tokio::task::JoinSet;
@@ -54,72 +57,105 @@ local_handoffs_in_a_quorum! {
 }
 
 /// Types with these bounds can be moved to a static, another task or another thread.
-fn portable<T: Send + Sync + Unpin + 'static>() {}
-fn printable<T: Debug>() {}
+fn everywhere<T: Debug + Send + Sync + Unpin + 'static>() {}
 fn cheap<T: Clone>() {}
-fn value<T: Copy + Eq + Hash + Debug>() {}
-fn error<T: std::error::Error + Clone + Send + Sync + 'static>() {}
+fn value<T: Copy + UnwindSafe + RefUnwindSafe>() {}
+fn for_maps<T: Eq + Hash>() {}
+fn error<T: std::error::Error + Clone + PartialEq + UnwindSafe + RefUnwindSafe>() {}
 fn call<F: Future + Send + 'static>(future: F) -> F {
     future
 }
 
+/// `face::api` checks that each public type is here.
 #[test]
 fn types_have_the_bounds_that_users_rely_on() {
-    portable::<LockManager>();
-    portable::<LockManagerBuilder>();
-    portable::<Lock>();
-    portable::<LockGuard>();
-    portable::<Fence>();
-    portable::<Owner>();
-    portable::<Lease>();
-    portable::<LeaseState>();
-    portable::<Status>();
-    portable::<Holder>();
-    portable::<Stats>();
-    portable::<Error>();
-    portable::<Lost>();
-    portable::<HoldEnd>();
-    portable::<Invalid>();
-    portable::<ServerError>();
-    portable::<Unreleased>();
-    portable::<MemoryStore>();
-    portable::<SpinLock>();
-    portable::<Credentials>();
-    portable::<Leadership>();
-    portable::<HoldToken>();
-    portable::<LockStream<Status>>();
+    everywhere::<Credentials>();
+    everywhere::<Error>();
+    everywhere::<Fence>();
+    everywhere::<Finding>();
+    everywhere::<HoldEnd>();
+    everywhere::<HoldToken>();
+    everywhere::<Holder>();
+    everywhere::<Invalid>();
+    everywhere::<Kind>();
+    everywhere::<Leadership>();
+    everywhere::<Lease>();
+    everywhere::<LeaseState>();
+    everywhere::<Listed>();
+    everywhere::<Lock>();
+    everywhere::<LockGuard>();
+    everywhere::<LockManager>();
+    everywhere::<LockManagerBuilder>();
+    everywhere::<LockSet>();
+    everywhere::<LockSetGuard>();
+    everywhere::<LockStream<Status>>();
+    everywhere::<Lost>();
+    everywhere::<MemoryStore>();
+    everywhere::<Owner>();
+    everywhere::<Quorum>();
+    everywhere::<ReadGuard>();
+    everywhere::<ReadLock>();
+    everywhere::<RwLock>();
+    everywhere::<Semaphore>();
+    everywhere::<SemaphoreGuard>();
+    everywhere::<ServerError>();
+    everywhere::<SpinLock>();
+    everywhere::<Stats>();
+    everywhere::<Status>();
+    everywhere::<Subject>();
+    everywhere::<Tls>();
+    everywhere::<Unreleased>();
+    everywhere::<Verdict>();
+    everywhere::<WriteGuard>();
+    everywhere::<WriteLock>();
 
-    printable::<LockManager>();
-    printable::<LockManagerBuilder>();
-    printable::<Lock>();
-    printable::<LockGuard>();
-    printable::<Status>();
-    printable::<Holder>();
-    printable::<Stats>();
-    printable::<MemoryStore>();
-    printable::<SpinLock>();
-    printable::<Credentials>();
-    printable::<Leadership>();
-    printable::<HoldToken>();
-    printable::<LockStream<Status>>();
-
+    cheap::<Credentials>();
+    cheap::<Error>();
+    cheap::<Fence>();
+    cheap::<Finding>();
+    cheap::<HoldEnd>();
+    cheap::<HoldToken>();
+    cheap::<Holder>();
+    cheap::<Invalid>();
+    cheap::<Kind>();
+    cheap::<Leadership>();
+    cheap::<Lease>();
+    cheap::<LeaseState>();
+    cheap::<Listed>();
+    cheap::<Lock>();
     cheap::<LockManager>();
     cheap::<LockManagerBuilder>();
-    cheap::<Lock>();
-    cheap::<Owner>();
+    cheap::<LockSet>();
+    cheap::<Lost>();
     cheap::<MemoryStore>();
+    cheap::<Owner>();
+    cheap::<Quorum>();
+    cheap::<ReadLock>();
+    cheap::<RwLock>();
+    cheap::<Semaphore>();
+    cheap::<ServerError>();
     cheap::<SpinLock>();
-    cheap::<Credentials>();
-    cheap::<Leadership>();
-    cheap::<HoldToken>();
+    cheap::<Stats>();
+    cheap::<Status>();
+    cheap::<Subject>();
+    cheap::<Tls>();
+    cheap::<Unreleased>();
+    cheap::<Verdict>();
+    cheap::<WriteLock>();
 
+    for_maps::<Fence>();
+    for_maps::<HoldEnd>();
+    for_maps::<Kind>();
+    for_maps::<LeaseState>();
+    for_maps::<Owner>();
     value::<Fence>();
-    value::<LeaseState>();
     value::<HoldEnd>();
+    value::<Kind>();
+    value::<LeaseState>();
 
     error::<Error>();
-    error::<Lost>();
     error::<Invalid>();
+    error::<Lost>();
     error::<ServerError>();
     error::<Unreleased>();
 }
@@ -171,6 +207,41 @@ fn futures_can_be_spawned(locks: &LockManager, lock: &Lock, guard: LockGuard, fe
         lead.release().await
     }));
     drop(call(LockManager::connect("redis://127.0.0.1")));
+}
+
+/// The same for the other kinds, and for sets.
+fn futures_of_all_kinds_can_be_spawned(permits: &Semaphore, lock: &RwLock, set: &LockSet) {
+    macro_rules! all_ways {
+        ($it:expr) => {
+            drop(call($it.acquire()));
+            drop(call($it.acquire_timeout(Duration::ZERO)));
+            drop(call($it.try_acquire()));
+            drop(call($it.with(async |_| tokio::task::yield_now().await)));
+            drop(call($it.with_timeout(Duration::ZERO, async |_| {
+                tokio::task::yield_now().await
+            })));
+            drop(call(std::future::IntoFuture::into_future($it.clone())));
+        };
+    }
+    all_ways!(permits);
+    all_ways!(lock.read());
+    all_ways!(lock.write());
+    all_ways!(set);
+    drop(call(permits.status()));
+    drop(call(lock.status()));
+    let (permits, lock, set) = (permits.clone(), lock.clone(), set.clone());
+    drop(call(async move {
+        let mut bulk = permits.permits(3).await?;
+        bulk.shrink(1).await?;
+        bulk.release().await?;
+        let reading = lock.write().await?.downgrade().await?;
+        reading.run(tokio::task::yield_now()).await?;
+        reading.release().await?;
+        let all = set.await?;
+        all.run(tokio::task::yield_now()).await?;
+        all.lost().await;
+        all.release().await
+    }));
 }
 
 type AnyError = Box<dyn std::error::Error + Send + Sync>;

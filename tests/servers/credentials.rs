@@ -433,7 +433,7 @@ async fn each_server_of_a_quorum_may_have_its_own_password() {
         let port = server.rsplit(':').next().ok_or("no port")?;
         Ok::<_, &str>(Credentials::new("locks", format!("of-{port}")))
     };
-    let quorum = Quorum::of(servers.each_ref().map(Server::url)).durable(true);
+    let quorum = Quorum::of(servers.each_ref().map(Server::url)).durable();
     let settings = settings().credentials(provider);
     let locks = settings
         .connect_quorum(quorum.longest_lease(30 * SECOND))

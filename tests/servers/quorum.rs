@@ -42,7 +42,7 @@ async fn client_with(
     settings: impl FnOnce(LockManagerBuilder) -> LockManagerBuilder,
 ) -> LockManager {
     let builder = settings(LockManager::builder());
-    let quorum = Quorum::of(urls(servers)).durable(true);
+    let quorum = Quorum::of(urls(servers)).durable();
     builder.connect_quorum(quorum).await.unwrap()
 }
 

@@ -27,7 +27,7 @@ async fn is_refused(urls: &[String], words: &str) {
         [url] => LockManager::connect(url).await,
         urls => {
             LockManager::builder()
-                .connect_quorum(Quorum::of(urls).durable(true))
+                .connect_quorum(Quorum::of(urls).durable())
                 .await
         }
     };
@@ -43,7 +43,7 @@ async fn is_found(verdict: Verdict, urls: &[String], words: &str) {
     let settings = LockManager::builder();
     let findings = match urls {
         [url] => diagnose::server(settings, url).await,
-        urls => diagnose::quorum(settings, Quorum::of(urls).durable(true)).await,
+        urls => diagnose::quorum(settings, Quorum::of(urls).durable()).await,
     };
     let findings = findings.unwrap();
     let mut found = findings.iter().filter(|finding| finding.verdict == verdict);
@@ -153,7 +153,7 @@ async fn a_server_behind_two_urls_of_a_quorum_is_refused() {
     }
     let urls = [one.url(), two.url(), three.url()];
     LockManager::builder()
-        .connect_quorum(Quorum::of(urls).durable(true))
+        .connect_quorum(Quorum::of(urls).durable())
         .await
         .unwrap();
 }

@@ -74,8 +74,7 @@ impl Quorum {
     /// ([`LockManager::connect`]).
     #[cfg(feature = "redis")]
     pub fn of(urls: impl IntoIterator<Item = impl AsRef<str>>) -> Quorum {
-        let urls = urls.into_iter().map(|url| url.as_ref().to_owned());
-        Quorum::new(Servers::Redis(urls.collect()))
+        urls.into_iter().collect()
     }
 
     /// These stores in memory, for tests of what happens between several processes.
@@ -139,15 +138,35 @@ impl Quorum {
         self
     }
 
-    /// Says that no server forgets anything over a restart (default `false`). Then a server that comes back
-    /// grants locks at once.
+    /// Says that no server forgets anything over a restart. Then a server that comes back grants locks at
+    /// once.
     ///
     /// That is true with `appendonly yes` and `appendfsync always`, on disks that keep what they have synced.
     /// **If it is not true, two clients can hold a lock after a restart.** It is also of use in tests, whose
     /// servers have just been started and have nothing to forget.
-    pub fn durable(mut self, durable: bool) -> Quorum {
-        self.durable = durable;
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// use fairlock::{LockManager, MemoryStore, Quorum};
+    ///
+    /// let servers = [MemoryStore::new(), MemoryStore::new(), MemoryStore::new()];
+    /// let quorum = Quorum::in_memory(&servers).durable();
+    /// let locks = LockManager::builder().connect_quorum(quorum).await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn durable(mut self) -> Quorum {
+        self.durable = true;
         self
+    }
+}
+
+/// The same as [`Quorum::of`].
+#[cfg(feature = "redis")]
+impl<U: AsRef<str>> FromIterator<U> for Quorum {
+    fn from_iter<I: IntoIterator<Item = U>>(urls: I) -> Quorum {
+        let urls = urls.into_iter().map(|url| url.as_ref().to_owned());
+        Quorum::new(Servers::Redis(urls.collect()))
     }
 }
 

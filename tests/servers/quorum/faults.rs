@@ -18,7 +18,7 @@ async fn client_through_proxies(
     settings: impl FnOnce(LockManagerBuilder) -> LockManagerBuilder,
 ) -> (Vec<Proxy>, LockManager) {
     let proxies: Vec<_> = servers.iter().map(|server| Proxy::start(server.port())).collect();
-    let quorum = Quorum::of(proxies.iter().map(Proxy::url)).durable(true);
+    let quorum = Quorum::of(proxies.iter().map(Proxy::url)).durable();
     let client = settings(LockManager::builder())
         .connect_quorum(quorum)
         .await
@@ -182,7 +182,7 @@ async fn dead_waiter_costs_the_next_one_no_lease() {
         let runtime = tokio::runtime::Runtime::new().unwrap();
         let locks = runtime.block_on(async {
             let locks = LockManager::builder()
-                .connect_quorum(Quorum::of(urls).durable(true))
+                .connect_quorum(Quorum::of(urls).durable())
                 .await
                 .unwrap();
             tokio::spawn(locks.lock("a").acquire());
@@ -337,7 +337,7 @@ async fn split_votes_are_resolved_and_nothing_is_left() {
                 proxy.delay(Duration::from_millis(10));
             }
         }
-        let quorum = Quorum::of(ways.iter().map(Proxy::url)).durable(true);
+        let quorum = Quorum::of(ways.iter().map(Proxy::url)).durable();
         clients.push(LockManager::builder().connect_quorum(quorum).await.unwrap());
         proxies.push(ways);
     }
@@ -432,7 +432,7 @@ async fn vote_is_given_up_where_the_server_refuses_to_look_for_earlier_requests(
         urls.push(server.url_as("u", "p"));
     }
     let locks = LockManager::builder()
-        .connect_quorum(Quorum::of(urls).durable(true))
+        .connect_quorum(Quorum::of(urls).durable())
         .await
         .unwrap();
     locks.lock("a").acquire().await.unwrap().release().await.unwrap();

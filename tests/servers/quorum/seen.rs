@@ -18,7 +18,7 @@ async fn order_of_the_urls_does_not_matter() {
     let mut urls = urls(&servers);
     urls.reverse();
     let there = LockManager::builder()
-        .connect_quorum(Quorum::of(urls).durable(true))
+        .connect_quorum(Quorum::of(urls).durable())
         .await
         .unwrap();
     let guard = here.lock("a").acquire().await.unwrap();
