@@ -56,10 +56,11 @@
 //! - [`spin`]: a lock that tries again and again, as a baseline and a fallback.
 //!
 //! # Tracing
-//! The crate emits the spans `fairlock.acquire`, `fairlock.renew` and `fairlock.release` (DEBUG), with the
-//! fields `lock.name`, `lock.fence`, `lock.votes` (in a quorum), `lock.local_handoff`, `lock.outcome` and
-//! `wait_ms`. Their names and fields are part of the interface. `try_acquire` has no span. At WARN it reports
-//! a lost lease and trouble with the server.
+//! The crate emits the spans `fairlock.acquire`, `fairlock.try_acquire`, `fairlock.renew` and
+//! `fairlock.release` (DEBUG), with the fields `lock.name`, `lock.group`, `lock.fence`, `lock.votes` (in a
+//! quorum), `lock.local_handoff`, `lock.outcome`, `lock.wait_ms`, `server.address`, `error.type` and
+//! `otel.status_code`. Their names and fields are part of the interface. At WARN it reports a lost lease and
+//! trouble with the server.
 //!
 //! # Features
 //! - `redis` (default): locks on a server. Without it there are only those in memory.
@@ -67,7 +68,9 @@
 //!   With both, rustls does it.
 //! - `metrics`: records events by the `metrics` crate, for any exporter.
 //! - `serde`: serializes [`Fence`], [`Owner`], [`Status`], [`Holder`], [`Listed`] and [`Stats`], times as
-//!   `…_ms`. A fence is an integer. It alone can be read again.
+//!   `…_ms`. A fence is an integer. All but stats can be read again.
+//! - `sqlx`, `postgres-types`: a [`Fence`] is bound to a query and read from a row, as an `i64` is. sqlx 0.9
+//!   needs Rust 1.94.
 //! - `diagnose`: the module `diagnose`, which examines servers before locks are kept on them.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]

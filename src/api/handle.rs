@@ -17,7 +17,7 @@ use crate::caller::place::held::not_kept_in_a_quorum;
 use crate::engine::acquire::AcquireParams;
 use crate::engine::client::Client;
 use crate::engine::metrics::Group;
-use crate::engine::options::{LockOptions, check_group};
+use crate::engine::options::{LockOptions, check_group, group_of};
 use crate::protocol::keys::Keys;
 use crate::types::error::{Invalid, Result};
 use crate::types::owner::Owner;
@@ -117,6 +117,14 @@ impl Handle {
 
     pub(crate) fn client(&self) -> &Arc<Client> {
         self.place().client()
+    }
+
+    /// The group in which it is counted.
+    fn group(&self) -> &str {
+        self.options
+            .group
+            .as_deref()
+            .unwrap_or_else(|| group_of(&self.name))
     }
 
     fn place(&self) -> &Place {

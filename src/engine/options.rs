@@ -227,6 +227,14 @@ fn check_retain(retain: Duration, lease: Duration) -> Result<(), Invalid> {
     check_span("retain", retain, MIN_RETAIN, lease / 3)
 }
 
+/// The default group of a lock: its name up to the first colon. Of a name that begins with a hash tag, the braces do not count.
+pub(crate) fn group_of(lock: &str) -> &str {
+    let name = lock.strip_prefix('{').unwrap_or(lock);
+    let end = name.find([':', '}']).unwrap_or(name.len());
+    // A name that begins with a colon would have an empty group.
+    if end == 0 { lock } else { &name[..end] }
+}
+
 pub(crate) fn check_group(group: &str) -> Result<(), Invalid> {
     if group.is_empty() || group.len() > MAX_GROUP_BYTES || group.contains(char::is_control) {
         return Err(Invalid::new(format!(

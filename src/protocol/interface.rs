@@ -152,6 +152,11 @@ pub(crate) trait Connections: fmt::Debug + Send + Sync + 'static {
         ServerId::default()
     }
 
+    /// Where that server is, for people. `None` in memory.
+    fn address_of(&self, _keys: &Keys) -> Option<String> {
+        None
+    }
+
     /// Lists some of the locks under a prefix, from this position on. Locks that nobody holds may be listed
     /// too, and a lock may be listed twice.
     fn list(&self, prefix: &str, from: Position) -> StoreFuture<Page>;

@@ -4,6 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tracing::Span;
+
 use crate::types::fence::Fence;
 
 /// The result of this crate's calls.
@@ -156,6 +158,26 @@ impl Error {
                 | Error::NoQuorum { .. }
                 | Error::Unavailable(_)
         )
+    }
+
+    /// Records on the span of a call that it has failed, and why.
+    pub(crate) fn record(&self, span: &Span) {
+        let kind = match self {
+            Error::Busy { .. } => "busy",
+            Error::Timeout { .. } => "timeout",
+            Error::QueueFull { .. } => "queue_full",
+            Error::TooManyHolds { .. } => "too_many_holds",
+            Error::NotReplicated { .. } => "not_replicated",
+            Error::NoQuorum { .. } => "no_quorum",
+            Error::Unavailable(_) => "unavailable",
+            Error::Refused(_) => "refused",
+            Error::Invalid(_) => "invalid",
+            Error::Lost(_) => "lost",
+            Error::Closed => "closed",
+            Error::Unreleased(_) => "unreleased",
+        };
+        span.record("error.type", kind)
+            .record("otel.status_code", "ERROR");
     }
 
     pub(crate) fn too_many_holds() -> Error {

@@ -51,7 +51,10 @@ const COUNTS: [(&str, &str); 8] = [
     ),
     ("holds ended", "sum(fairlock_hold_duration_seconds_count)"),
     ("lost", "sum(fairlock_lease_lost_total)"),
-    ("waiting and held", "sum(fairlock_waiters) + sum(fairlock_held)"),
+    (
+        "waiting and held",
+        "sum(fairlock_waiters) + sum(fairlock_guards_held)",
+    ),
 ];
 
 fn counts(stats: &Stats, calls: u64, guards: u64) -> [u64; COUNTS.len()] {

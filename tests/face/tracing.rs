@@ -99,6 +99,9 @@ fn spans_tell_which_lock_which_fence_how_it_ended_and_how_long_it_took() {
         let wait = Duration::from_millis(1500);
         let timeout = locks.lock("orders:42").acquire_timeout(wait).await;
         assert!(matches!(timeout, Err(Error::Timeout { .. })), "{timeout:?}");
+        assert!(locks.lock("orders:42").try_acquire().await.is_err());
+        assert!(locks.lock("").try_acquire().await.is_err());
+        drop(locks.lock("job").group("nightly").try_acquire().await.unwrap());
         // Long enough for a renewal.
         tokio::time::sleep(Duration::from_secs(15)).await;
         guard.release().await.unwrap();
@@ -109,9 +112,29 @@ fn spans_tell_which_lock_which_fence_how_it_ended_and_how_long_it_took() {
     assert_eq!(acquires[0]["lock.name"], "\"orders:42\"");
     assert_eq!(acquires[0]["lock.fence"], fence);
     assert_eq!(acquires[0]["lock.outcome"], "\"acquired\"");
-    assert_eq!(acquires[0]["wait_ms"], "0");
+    assert_eq!(acquires[0]["lock.group"], "\"orders\"");
+    assert_eq!(acquires[0]["lock.wait_ms"], "0");
+    assert!(!acquires[0].contains_key("error.type") && !acquires[0].contains_key("otel.status_code"));
     assert_eq!(acquires[1]["lock.outcome"], "\"timeout\"");
-    assert!(acquires[1]["wait_ms"].parse::<u64>().unwrap() >= 1500);
+    assert_eq!(acquires[1]["error.type"], "\"timeout\"");
+    assert_eq!(acquires[1]["otel.status_code"], "\"ERROR\"");
+    assert!(acquires[1]["lock.wait_ms"].parse::<u64>().unwrap() >= 1500);
+
+    let tries = recorder.all("fairlock.try_acquire");
+    let outcomes = tries.iter().map(|span| span["lock.outcome"].as_str());
+    assert_eq!(
+        outcomes.collect::<Vec<_>>(),
+        ["\"busy\"", "\"error\"", "\"acquired\""]
+    );
+    assert!(
+        !tries[0].contains_key("error.type"),
+        "a lock that is busy is no error"
+    );
+    assert_eq!(
+        (&*tries[1]["error.type"], &*tries[1]["otel.status_code"]),
+        ("\"invalid\"", "\"ERROR\"")
+    );
+    assert_eq!(tries[2]["lock.group"], "\"nightly\"");
 
     let renewals = recorder.all("fairlock.renew");
     assert!(!renewals.is_empty());
@@ -121,6 +144,32 @@ fn spans_tell_which_lock_which_fence_how_it_ended_and_how_long_it_took() {
     assert_eq!(releases.len(), 1);
     assert_eq!(releases[0]["lock.fence"], fence);
     assert_eq!(releases[0]["lock.outcome"], "\"released\"");
+}
+
+#[cfg(all(unix, feature = "redis"))]
+#[test]
+fn the_span_of_a_renewal_says_which_server_was_asked_and_a_failed_release_why() {
+    let recorder = Recorder::default();
+    let mut address = String::new();
+    recorded_by(&recorder, false, async || {
+        let server = fairlock_testkit::Server::start().await;
+        address = format!("127.0.0.1:{}", server.port());
+        let locks = LockManager::connect(&server.url()).await.unwrap();
+        let guard = locks.lock("orders:42").acquire().await.unwrap();
+        guard.renew().await.unwrap();
+        assert!(
+            locks
+                .lock("orders:42")
+                .force_release(guard.fence())
+                .await
+                .unwrap()
+        );
+        assert!(guard.release().await.is_err());
+    });
+    let renewals = recorder.all("fairlock.renew");
+    assert_eq!(renewals[0]["server.address"], format!("{address:?}"));
+    let releases = recorder.all("fairlock.release");
+    assert_eq!(releases[0]["error.type"], "\"lost\"");
 }
 
 #[test]

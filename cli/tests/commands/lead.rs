@@ -215,7 +215,7 @@ async fn programs_beside_it_ask_over_http_who_leads() {
     assert_eq!(get(ports[1], "/healthz").await.unwrap(), (200, "ok\n".to_owned()));
     let (status, metrics) = get(ports[0], "/metrics").await.unwrap();
     assert_eq!(status, 200);
-    assert!(metrics.contains("fairlock_held{"), "{metrics}");
+    assert!(metrics.contains("fairlock_guards_held{"), "{metrics}");
     let is_histogram = metrics.contains("_bucket{");
     assert!(is_histogram, "the dashboard reads no summaries: {metrics}");
     assert_eq!(get(ports[0], "/").await.unwrap().0, 404);

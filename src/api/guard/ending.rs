@@ -4,6 +4,9 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tracing::Span;
+use tracing::field::Empty;
+
 use super::{Kept, LockGuard};
 use crate::types::error::{Error, HoldEnd, Lost, Result};
 
@@ -54,7 +57,9 @@ impl LockGuard {
             "fairlock.release",
             lock.name = self.name(),
             lock.fence = self.fence().get(),
-            lock.outcome = tracing::field::Empty
+            lock.outcome = Empty,
+            error.type = Empty,
+            otel.status_code = Empty
         );
         // Pinned and in place, since a future that is passed on is copied.
         let release = pin!(async {
@@ -66,10 +71,14 @@ impl LockGuard {
                 Some(held) => held.release().await,
                 None => Ok(()),
             };
-            tracing::Span::current().record(
-                "lock.outcome",
-                if released.is_ok() { "released" } else { "error" },
-            );
+            let outcome = match &released {
+                Ok(()) => "released",
+                Err(error) => {
+                    error.record(&Span::current());
+                    "error"
+                }
+            };
+            Span::current().record("lock.outcome", outcome);
             released
         });
         let release = tracing::Instrument::instrument(release, span);

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use tracing::Instrument;
 use tracing::field::Empty;
+use tracing::{Instrument, Span};
 
 use super::Handle;
 use crate::api::guard::{Guard, LockGuard};
@@ -22,11 +22,14 @@ pub(super) async fn acquire<G: Guard>(lock: Handle, wait: Option<Duration>) -> R
     let span = tracing::debug_span!(
         "fairlock.acquire",
         lock.name = &*lock.name,
+        lock.group = lock.group(),
         lock.fence = Empty,
         lock.votes = Empty,
         lock.local_handoff = Empty,
         lock.outcome = Empty,
-        wait_ms = Empty
+        lock.wait_ms = Empty,
+        error.type = Empty,
+        otel.status_code = Empty
     );
     let mut ask = None;
     let acquired = {
@@ -43,22 +46,13 @@ pub(super) async fn acquire<G: Guard>(lock: Handle, wait: Option<Duration>) -> R
             Err(error) => ask.failed(error),
         }
     }
-    let outcome = match &acquired {
-        Ok(guard) => {
-            span.record("lock.fence", guard.fence().get());
-            if let Some(votes) = guard.votes() {
-                span.record("lock.votes", votes);
-            }
-            if guard.how() == How::LocalHandoff {
-                span.record("lock.local_handoff", true);
-            }
-            "acquired"
-        }
-        Err(Error::Timeout { .. }) => "timeout",
-        Err(_) => "error",
-    };
-    let wait_ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
-    span.record("lock.outcome", outcome).record("wait_ms", wait_ms);
+    if !span.is_disabled() {
+        span.record(
+            "lock.wait_ms",
+            u64::try_from(waited.as_millis()).unwrap_or(u64::MAX),
+        );
+        record(&span, &acquired);
+    }
     acquired.map(G::of).map_err(|error| error.of(&lock.name))
 }
 
@@ -99,8 +93,21 @@ async fn acquire_held<'a>(
 
 /// Takes the lock if it is free and nobody waits for it.
 pub(super) async fn try_acquire<G: Guard>(lock: Handle) -> Result<G> {
+    let span = tracing::debug_span!(
+        "fairlock.try_acquire",
+        lock.name = &*lock.name,
+        lock.group = lock.group(),
+        lock.fence = Empty,
+        lock.votes = Empty,
+        lock.outcome = Empty,
+        error.type = Empty,
+        otel.status_code = Empty
+    );
     let name = Arc::clone(&lock.name);
-    let tried = attempt(lock, Outcome::Busy).await;
+    let tried = attempt(lock, Outcome::Busy).instrument(span.clone()).await;
+    if !span.is_disabled() {
+        record(&span, &tried);
+    }
     tried.map(G::of).map_err(|error| error.of(&name))
 }
 
@@ -130,6 +137,31 @@ async fn attempt(lock: Handle, if_busy: Outcome) -> Result<LockGuard> {
         Err(error) => ask.failed(error),
     }
     tried
+}
+
+/// Records how a call has ended. That a lock is busy is no error of a call that only asks.
+fn record(span: &Span, ended: &Result<LockGuard>) {
+    let outcome = match ended {
+        Ok(guard) => {
+            span.record("lock.fence", guard.fence().get());
+            if let Some(votes) = guard.votes() {
+                span.record("lock.votes", votes);
+            }
+            if guard.how() == How::LocalHandoff {
+                span.record("lock.local_handoff", true);
+            }
+            "acquired"
+        }
+        Err(Error::Busy { .. }) => "busy",
+        Err(error) => {
+            error.record(span);
+            match error {
+                Error::Timeout { .. } => "timeout",
+                _ => "error",
+            }
+        }
+    };
+    span.record("lock.outcome", outcome);
 }
 
 /// The guard of what a try got.

@@ -13,6 +13,7 @@ use std::time::Duration;
 use tracing::{Instrument, Span};
 
 use super::{Background, Job};
+use crate::engine::client::Client;
 use crate::engine::counters::GuardEnd;
 use crate::engine::hold::Hold;
 use crate::protocol::ids::RequestId;
@@ -135,7 +136,7 @@ impl Background {
     /// Renews a hold once, perhaps because a caller asks for it. A failure leaves it in doubt.
     pub(crate) async fn renew(&self, hold: &Hold, on_demand: bool) -> Result<(), Failure> {
         let prolonged = self.prolong(hold, on_demand);
-        match prolonged.instrument(renewal_span(hold)).await {
+        match prolonged.instrument(renewal_span(&self.client, hold)).await {
             Ok((answer, lease)) => self.renewed(hold, &answer.at, lease, answer.reply),
             Err(failure) => {
                 hold.set_in_doubt();
@@ -166,7 +167,7 @@ impl Background {
         let call = hold.renewal();
         let lease = call.lease;
         let answer = self.client.confirm(call, within);
-        let Answer { at, reply, .. } = answer.instrument(renewal_span(hold)).await?;
+        let Answer { at, reply, .. } = answer.instrument(renewal_span(&self.client, hold)).await?;
         self.renewed(hold, &at, lease, reply.renewed);
         Ok(reply.got)
     }
@@ -183,7 +184,11 @@ impl Background {
         let renew = hold.renewal();
         let lease = renew.lease;
         let call = Look { renew, floor, ticket };
-        let answer = self.client.call(call).instrument(renewal_span(hold)).await?;
+        let answer = self
+            .client
+            .call(call)
+            .instrument(renewal_span(&self.client, hold))
+            .await?;
         let Looked {
             renewed,
             fence,
@@ -220,6 +225,11 @@ impl Background {
     }
 }
 
-fn renewal_span(hold: &Hold) -> Span {
-    tracing::debug_span!("fairlock.renew", lock.name = %hold.keys.name, lock.fence = hold.fence().get())
+fn renewal_span(client: &Client, hold: &Hold) -> Span {
+    tracing::debug_span!(
+        "fairlock.renew",
+        lock.name = %hold.keys.name,
+        lock.fence = hold.fence().get(),
+        server.address = client.store.address_of(&hold.keys)
+    )
 }

@@ -15,6 +15,7 @@ use ::metrics::{
 use dashmap::DashMap;
 
 use crate::engine::counters::{Correction, GuardEnd, How, Outcome};
+use crate::engine::options::group_of;
 use crate::protocol::{CallKind, Failure};
 use crate::time::clock::{Clock, LocalTime};
 use crate::types::error::HoldEnd;
@@ -22,7 +23,7 @@ use crate::types::error::HoldEnd;
 const ACQUIRE_DURATION: &str = "fairlock_acquire_duration_seconds";
 const HOLD_DURATION: &str = "fairlock_hold_duration_seconds";
 const WAITERS: &str = "fairlock_waiters";
-const HELD: &str = "fairlock_held";
+const HELD: &str = "fairlock_guards_held";
 const LEASE_LOST: &str = "fairlock_lease_lost_total";
 const LEASE_MARGIN: &str = "fairlock_lease_margin_seconds";
 const TURNS_MISSED: &str = "fairlock_turns_missed_total";
@@ -41,7 +42,11 @@ fn describe() {
     describe_histogram!(ACQUIRE_DURATION, seconds, "How long calls waited for a lock.");
     describe_histogram!(HOLD_DURATION, seconds, "How long guards held a lock.");
     describe_gauge!(WAITERS, Unit::Count, "Calls that wait for a lock.");
-    describe_gauge!(HELD, Unit::Count, "Locks that are held.");
+    describe_gauge!(
+        HELD,
+        Unit::Count,
+        "Guards that hold a lock, permits, or a read/write lock."
+    );
     describe_counter!(
         LEASE_LOST,
         Unit::Count,
@@ -168,14 +173,6 @@ impl Metrics {
         let server = server.to_owned();
         counter!(RECONNECTS, "connection" => connection, "server" => server).increment(1);
     }
-}
-
-/// The name up to its first colon. Of a name that begins with a hash tag, the braces do not count.
-pub(super) fn group_of(lock: &str) -> &str {
-    let name = lock.strip_prefix('{').unwrap_or(lock);
-    let end = name.find([':', '}']).unwrap_or(name.len());
-    // A name that begins with a colon would have an empty group.
-    if end == 0 { lock } else { &name[..end] }
 }
 
 /// When a call to the server began.

@@ -134,7 +134,11 @@ fn gauges_return_to_zero_and_counts_agree_whatever_callers_do() {
         futures_util::future::join_all(tasks).await;
         // The withdrawals of the last calls wait until these can run no more.
         sleep(Duration::from_secs(200)).await;
-        for gauge in ["fairlock_waiters", "fairlock_held", "fairlock_releases_pending"] {
+        for gauge in [
+            "fairlock_waiters",
+            "fairlock_guards_held",
+            "fairlock_releases_pending",
+        ] {
             let samples = samples(handle, gauge);
             assert!(!samples.is_empty(), "{gauge}");
             assert!(
@@ -223,7 +227,7 @@ fn a_lock_is_counted_in_the_group_that_is_set_or_in_that_of_its_name() {
     recorded(async |handle| {
         let locks = LockManager::in_memory();
         let held = locks.lock("b9ef64a2").group("customer").acquire().await.unwrap();
-        let held_in = |group: &str| sum(handle, "fairlock_held", group);
+        let held_in = |group: &str| sum(handle, "fairlock_guards_held", group);
         assert_eq!((held_in("customer"), held_in("b9ef64a2")), (1.0, 0.0));
         drop(held);
         assert_eq!(held_in("customer"), 0.0);
@@ -244,7 +248,7 @@ fn names_without_a_colon_make_a_bounded_number_of_groups() {
                 .await
                 .unwrap();
         }
-        assert_eq!(samples(handle, "fairlock_held{").len(), 1001);
+        assert_eq!(samples(handle, "fairlock_guards_held{").len(), 1001);
         let others = sum(handle, "fairlock_hold_duration_seconds_count", "\"other\"");
         assert_eq!(others, 10.0);
     });

@@ -189,6 +189,12 @@ impl Connections for ClusterStore {
         owner.unwrap_or_default()
     }
 
+    fn address_of(&self, keys: &Keys) -> Option<String> {
+        let table = self.cluster.table();
+        let owner = table.owner(slot_of(&keys.lock))?;
+        Some(table.address(owner).to_string())
+    }
+
     /// Lists the locks of one server that has slots after the other.
     fn list(&self, prefix: &str, from: Position) -> StoreFuture<Page> {
         let (cluster, prefix) = (Arc::clone(&self.cluster), prefix.to_owned());

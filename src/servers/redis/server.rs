@@ -124,6 +124,10 @@ impl RedisStore {
 }
 
 impl Connections for RedisStore {
+    fn address_of(&self, _: &Keys) -> Option<String> {
+        Some(self.server.clone())
+    }
+
     fn list(&self, prefix: &str, from: Position) -> StoreFuture<Page> {
         let pipeline = Arc::clone(self.pipeline());
         let prefix = prefix.to_owned();
