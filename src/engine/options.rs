@@ -227,7 +227,8 @@ fn check_retain(retain: Duration, lease: Duration) -> Result<(), Invalid> {
     check_span("retain", retain, MIN_RETAIN, lease / 3)
 }
 
-/// The default group of a lock: its name up to the first colon. Of a name that begins with a hash tag, the braces do not count.
+/// The default group of a lock: its name up to the first colon. Of a name that begins with a hash tag, the
+/// braces do not count.
 pub(crate) fn group_of(lock: &str) -> &str {
     let name = lock.strip_prefix('{').unwrap_or(lock);
     let end = name.find([':', '}']).unwrap_or(name.len());

@@ -31,6 +31,7 @@ const VOTES_CORRECTED: &str = "fairlock_votes_corrected_total";
 const CALL_DURATION: &str = "fairlock_server_call_duration_seconds";
 const RECONNECTS: &str = "fairlock_reconnects_total";
 const RELEASES_PENDING: &str = "fairlock_releases_pending";
+const BUILD_INFO: &str = "fairlock_build_info";
 
 /// How many groups a client distinguishes. All further ones are one group, so that names without a colon
 /// cannot make ever more time series.
@@ -78,6 +79,12 @@ fn describe() {
         Unit::Count,
         "Releases and withdrawals in the background that the server has not confirmed."
     );
+    describe_gauge!(
+        BUILD_INFO,
+        Unit::Count,
+        "1 for each process, with the version of its fairlock."
+    );
+    gauge!(BUILD_INFO, "version" => env!("CARGO_PKG_VERSION")).set(1.0);
 }
 
 /// The metrics of one client.

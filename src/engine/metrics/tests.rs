@@ -9,8 +9,8 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use tokio::time::{sleep, timeout};
 
-use super::recorded::group_of;
 use crate::engine::counters::{Correction, Counters, GuardEnd, How, Outcome};
+use crate::engine::options::group_of;
 use crate::tests::scripted_store;
 use crate::{LockManager, MemoryStore, Quorum, Stats};
 
