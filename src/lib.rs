@@ -20,8 +20,10 @@
 //! ```
 //!
 //! These locks are in memory. `LockManager::connect(url)` puts them on a server, where all processes share
-//! them. The folder `docs` of the repository has guides: patterns, guarantees, operations, quorums, and what
-//! to know when you come from another lock.
+//! them. The [`guide`] has waiting, errors, leases and patterns, and pages of its own on
+//! [guarantees](guide::guarantees), [operations](guide::operations), [permits](guide::permits),
+//! [leaders](guide::leaders), [quorums](guide::quorum), work that takes effect [once](guide::once), and what
+//! to know when you [come from another lock](guide::coming_from).
 //!
 //! # A lease, not a mutex
 //! The server keeps a hold for the length of its lease, and the client renews it. A process that is stopped
@@ -33,8 +35,8 @@
 //!
 //! Code cannot stop at every instruction. A resource that notes the fence of each read and write, and refuses
 //! smaller ones than the largest that it has seen, refuses the writes of a stale holder ([`Fence`]). It does
-//! not undo what that holder did elsewhere, such as a payment: `docs/once.md` shows how work takes effect
-//! once.
+//! not undo what that holder did elsewhere, such as a payment; see [work that takes effect
+//! once](guide::once).
 //!
 //! All this needs clocks whose rates differ by 1 ‰ at most, and which go on while nothing else does. A
 //! virtual machine that is paused together with its clocks notices nothing at its first look. Only the fence
@@ -93,6 +95,8 @@ mod time;
 mod types;
 
 pub use api::guard::{HoldToken, LockGuard, ReadGuard, SemaphoreGuard, WriteGuard};
+#[cfg(any(doc, all(doctest, feature = "redis")))]
+pub use api::guide;
 pub use api::leadership::Leadership;
 pub use api::lock::Lock;
 pub use api::lock_set::{LockSet, LockSetGuard};
@@ -121,43 +125,15 @@ pub mod diagnose {
     pub use crate::types::diagnosis::{Finding, Subject, Verdict};
 }
 
-/// The programs in the README and in `docs`, which `cargo test --doc` compiles. It runs those that need no
-/// server.
+/// The programs on pages that are no part of the guide, which `cargo test --doc` compiles.
 #[cfg(all(doctest, feature = "redis"))]
 mod pages {
     #[doc = include_str!("../README.md")]
     struct Readme;
-
-    #[doc = include_str!("../docs/guide.md")]
-    struct Guide;
-
-    #[doc = include_str!("../docs/permits.md")]
-    struct Permits;
-
-    #[doc = include_str!("../docs/connecting.md")]
-    struct Connecting;
-
-    #[doc = include_str!("../docs/guarantees.md")]
-    struct Guarantees;
-
-    #[doc = include_str!("../docs/operations.md")]
-    struct Operations;
-
-    #[doc = include_str!("../docs/leaders.md")]
-    struct Leaders;
-
-    #[doc = include_str!("../docs/quorum.md")]
-    struct QuorumClient;
-
-    #[doc = include_str!("../docs/servers.md")]
-    struct Servers;
 
     #[doc = include_str!("../docs/comparison.md")]
     struct Comparison;
 
     #[doc = include_str!("../docs/evidence.md")]
     struct Evidence;
-
-    #[doc = include_str!("../docs/coming-from.md")]
-    struct ComingFrom;
 }

@@ -460,8 +460,8 @@ impl Lock {
         self
     }
 
-    /// Sets the group in which the [metrics](https://docs.rs/crate/fairlock/latest/source/docs/metrics.md)
-    /// count the lock (1 to 64 bytes without control characters). It changes nothing else.
+    /// Sets the group in which the [metrics](crate::guide::metrics#groups) count the lock (1 to 64 bytes
+    /// without control characters). It changes nothing else.
     ///
     /// The default is the name up to its first colon: `invoice` for `invoice:42`. Of a hash tag, the braces
     /// do not count: `user` for `{user:7}:cart`. A name without a colon is a group of its own, and each group

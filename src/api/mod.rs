@@ -2,6 +2,8 @@
 
 mod awaiting;
 pub(crate) mod guard;
+#[cfg(any(doc, all(doctest, feature = "redis")))]
+pub mod guide;
 pub(crate) mod handle;
 pub(crate) mod leadership;
 pub(crate) mod lock;

@@ -45,7 +45,8 @@ impl LockManager {
 /// ones. Where more than `capacity` at once would be a bug, let the resource check the fence of each
 /// [slot](SemaphoreGuard::slot).
 ///
-/// It is awaited, acquired and looked at as a [`Lock`](crate::Lock) is.
+/// It is awaited, acquired and looked at as a [`Lock`](crate::Lock) is. The guide has more on
+/// [permits](crate::guide::permits), and on choosing a [rate limit](crate::guide::permits#a-rate-limit).
 ///
 /// # Examples
 /// ```
@@ -56,7 +57,7 @@ impl LockManager {
 /// let api = locks.semaphore("api", 10);
 /// let answer = api.with(async |token| format!("called under fence {}", token.fence())).await?;
 ///
-/// // A fair rate limit: at most 4 grants within 100 ms. docs/permits.md says how to choose them.
+/// // A fair rate limit: at most 4 grants within 100 ms.
 /// let limited = locks.semaphore("api-rate", 4).at_least(Duration::from_millis(100));
 /// let limited = limited.lease(Duration::from_millis(500));
 /// drop(limited.acquire().await?); // before the call, which may take long

@@ -13,7 +13,7 @@ use crate::types::error::HoldEnd;
 /// grows. Clones of a manager are one client.
 ///
 /// The feature `metrics` records these events and more, by groups of locks and with histograms. Another
-/// exporter needs no feature: [metrics](https://docs.rs/crate/fairlock/latest/source/docs/metrics.md) has an
+/// exporter needs no feature: [metrics](crate::guide::metrics#opentelemetry-and-other-exporters) has an
 /// example.
 ///
 /// # Calls
