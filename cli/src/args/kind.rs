@@ -70,7 +70,9 @@ pub(crate) struct Kinds {
 #[derive(Clone, Copy, ValueEnum)]
 enum Named {
     Lock,
+    #[value(alias = "sem")]
     Semaphore,
+    #[value(alias = "rw")]
     ReadWrite,
 }
 

@@ -3,53 +3,69 @@
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Rect};
 use ratatui::style::{Color, Modifier, Style};
-use ratatui::text::Line;
+use ratatui::text::{Line, Span};
 use ratatui::widgets::{Cell, Row as Cells, Table};
+
+use fairlock::Kind;
 
 use super::board::{Board, Row, Sort};
 use super::servers::Server;
 use crate::report::printable;
 use crate::spans::show;
 
-const KEYS: &str = "q quit  sort: w waiting, l longest wait, h held for, c changes, n name  ↑↓ PgUp PgDn";
+const KEYS: &str = "q quit  sort: w wait, l longest, h held for, c changes, n name  ↑↓ PgUp PgDn";
 
 /// A column: its title, its width, and the sort that marks it.
 struct Column {
     title: &'static str,
     width: u16,
+    /// How wide the screen must be for this column. What an operator needs to end a hold stays the longest.
+    from: u16,
     sort: Option<Sort>,
     text: fn(&Row) -> String,
 }
 
-/// The most important columns first. A screen that is too narrow leaves out the last ones.
-const COLUMNS: [Column; 6] = [
+/// The columns after the name, which has what these leave.
+const COLUMNS: [Column; 7] = [
+    Column {
+        title: "KIND",
+        width: 4,
+        from: 71,
+        sort: None,
+        text: |row| kind(row.kind).to_owned(),
+    },
     Column {
         title: "WAIT",
         width: 6,
+        from: 20,
         sort: Some(Sort::Waiting),
         text: |row| row.waiting.to_string(),
     },
     Column {
         title: "HELD BY",
         width: 22,
+        from: 66,
         sort: None,
         text: |row| row.holder.as_deref().map_or_else(|| "-".to_owned(), printable),
     },
     Column {
         title: "HELD FOR",
         width: 8,
+        from: 80,
         sort: Some(Sort::HeldFor),
         text: |row| row.held_for.map_or_else(|| "-".to_owned(), show),
     },
     Column {
         title: "LONGEST",
         width: 8,
+        from: 90,
         sort: Some(Sort::LongestWait),
         text: |row| row.longest_wait.map_or_else(|| "-".to_owned(), show),
     },
     Column {
         title: "CHANGES/s",
         width: 9,
+        from: 100,
         sort: Some(Sort::Changes),
         text: |row| {
             row.changes
@@ -59,6 +75,7 @@ const COLUMNS: [Column; 6] = [
     Column {
         title: "FENCE",
         width: 16,
+        from: 36,
         sort: None,
         text: |row| {
             row.fence
@@ -66,8 +83,30 @@ const COLUMNS: [Column; 6] = [
         },
     },
 ];
-/// A name has what the other columns leave, and at least this.
-const NAME: u16 = 12;
+
+/// As short as `--kind` takes it.
+fn kind(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Lock => "lock",
+        Kind::Semaphore => "sem",
+        Kind::ReadWrite => "rw",
+        _ => "?",
+    }
+}
+
+/// Leaves out the middle of a text that is too wide: names differ at their ends.
+fn shortened(text: &str, width: u16) -> String {
+    let wide = |text: &str| Span::raw(text).width();
+    if wide(text) <= usize::from(width) {
+        return text.to_owned();
+    }
+    let room = usize::from(width.saturating_sub(1));
+    let cuts = || text.char_indices().map(|(at, _)| at);
+    let begin = cuts().take_while(|at| wide(&text[..*at]) <= room / 2).last();
+    let begin = &text[..begin.unwrap_or(0)];
+    let end = cuts().find(|at| wide(&text[*at..]) <= room - wide(begin));
+    format!("{begin}…{}", &text[end.unwrap_or(text.len())..])
+}
 
 /// What is said of the server, above the locks.
 pub(super) struct Title<'a> {
@@ -127,14 +166,10 @@ pub(super) fn draw(frame: &mut Frame<'_>, board: &mut Board, title: &Title<'_>) 
 }
 
 fn table(frame: &mut Frame<'_>, board: &mut Board, area: Rect) {
-    let mut width = NAME;
-    let columns: Vec<&Column> = COLUMNS
-        .iter()
-        .take_while(|column| {
-            width = width.saturating_add(column.width + 1);
-            width <= area.width
-        })
-        .collect();
+    let columns = COLUMNS.iter().filter(|column| column.from <= area.width);
+    let columns: Vec<&Column> = columns.collect();
+    let others: u16 = columns.iter().map(|column| column.width + 1).sum();
+    let name = area.width.saturating_sub(others);
     let mark = |title: &'static str, is_marked: bool| {
         let style = if is_marked {
             Modifier::REVERSED | Modifier::BOLD
@@ -146,12 +181,14 @@ fn table(frame: &mut Frame<'_>, board: &mut Board, area: Rect) {
     let sort = board.sort();
     let titles = std::iter::once(mark("NAME", sort == Sort::Name));
     let titles = titles.chain((columns.iter()).map(|column| mark(column.title, column.sort == Some(sort))));
-    let widths = std::iter::once(Constraint::Min(1));
+    let widths = std::iter::once(Constraint::Length(name));
     let widths = widths.chain(columns.iter().map(|column| Constraint::Length(column.width)));
     let page = usize::from(area.height.saturating_sub(1));
     let rows = board.shown(page).iter().map(|row| {
-        let cells = std::iter::once(printable(&row.name));
-        Cells::new(cells.chain(columns.iter().map(|column| (column.text)(row))))
+        let cells = std::iter::once(shortened(&printable(&row.name), name));
+        let others = columns.iter();
+        let others = others.map(|column| shortened(&(column.text)(row), column.width));
+        Cells::new(cells.chain(others))
     });
     let table = Table::new(rows, widths)
         .header(Cells::new(titles))
@@ -212,11 +249,66 @@ mod tests {
         };
         assert_eq!(
             words(&lines[1]),
-            "NAME WAIT HELD BY HELD FOR LONGEST CHANGES/s FENCE"
+            "NAME KIND WAIT HELD BY HELD FOR LONGEST CHANGES/s FENCE"
         );
-        assert_eq!(words(&lines[2]), "report 9 web-7:4711 7.0s 1m31s - 7");
-        assert_eq!(words(&lines[3]), "deploy:web 2 web-7:4711 1m05s 1m38s - 65");
+        assert_eq!(words(&lines[2]), "report lock 9 web-7:4711 7.0s 1m31s - 7");
+        assert_eq!(words(&lines[3]), "deploy:web lock 2 web-7:4711 1m05s 1m38s - 65");
         assert!(lines[5].starts_with("q quit"), "{lines:?}");
+    }
+
+    #[test]
+    fn screen_of_80_columns_shows_what_ends_a_hold_and_both_ends_of_a_long_name() {
+        let row = Row {
+            kind: Kind::ReadWrite,
+            holder: Some("a writer: somebody@build-3:4711".to_owned()),
+            held_for: Some(Duration::from_secs(65)),
+            ..row("deploy:production:web", 1_790_000_000_000_000, 2)
+        };
+        let shown = lines(80, 6, &mut board(vec![row]), None);
+        for (line, expected) in [
+            (
+                1,
+                "NAME                KIND WAIT   HELD BY                HELD FOR FENCE",
+            ),
+            (
+                2,
+                "deploy:pr…ction:web rw   2      a writer: …uild-3:4711 1m05s    1790000000000000",
+            ),
+            (5, KEYS),
+        ] {
+            assert_eq!(shown[line], expected);
+        }
+    }
+
+    #[test]
+    fn fence_stays_when_other_columns_are_left_out() {
+        for width in 36..130 {
+            let shown = lines(
+                width,
+                6,
+                &mut board(vec![row("a", 1_790_000_000_000_000, 2)]),
+                None,
+            );
+            assert!(
+                shown[1].contains("WAIT ") && shown[1].ends_with(" FENCE"),
+                "{shown:?}"
+            );
+            assert!(shown[2].ends_with(" 1790000000000000"), "{shown:?}");
+        }
+    }
+
+    #[test]
+    fn a_text_that_is_too_wide_keeps_its_ends() {
+        for (text, width, expected) in [
+            ("deploy:web", 10, "deploy:web"),
+            ("deploy:web", 9, "depl…:web"),
+            ("deploy:web", 2, "…b"),
+            ("deploy:web", 1, "…"),
+            ("ロックの名前", 6, "ロ…前"),
+            ("", 0, ""),
+        ] {
+            assert_eq!(shortened(text, width), expected, "{text} {width}");
+        }
     }
 
     #[test]
@@ -245,11 +337,11 @@ mod tests {
         ]);
         let shown = lines(20, 5, &mut board, None);
         assert_eq!(shown[1], "NAME          WAIT");
-        assert_eq!(shown[2], "a-name-of-man 3");
+        assert_eq!(shown[2], "a-name…acters 3");
         assert_eq!(shown[3], "b\u{fffd}[31m        0");
         assert!(shown[4].starts_with("q quit"), "{shown:?}");
         for height in 0..8 {
-            for width in (0..24).chain([45, 79, 129]) {
+            for width in 0..130 {
                 lines(width, height, &mut board, Some("no answer"));
                 lines(width, height, &mut board, None);
             }

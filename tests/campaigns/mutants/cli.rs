@@ -107,7 +107,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("top keeps the locks that it has seen", TOP, "Some(last) if look.rows.is_empty() => error = Some(last),", "Some(last) if false => error = Some(last),", ON_TOP),
     edit("top counts no change at the first look", BOARD, "self.fence.is_some() && fence > self.fence", "fence > self.fence", ON_TOP),
     edit("top counts no change when the last of several holders goes", BOARD, "fence > self.fence", "fence != self.fence", ON_TOP),
-    edit("top shows no control characters", SCREEN, "std::iter::once(printable(&row.name))", "std::iter::once(row.name.clone())", ON_TOP),
+    edit("top shows no control characters", SCREEN, "shortened(&printable(&row.name), name)", "shortened(&row.name, name)", ON_TOP),
     edit("no control characters are shown", REPORT, "if c.is_control()", "if c == '\\0'", ON_LOOK),
     edit("a wrong pattern is refused before a server is asked", LOOK, "    place.check_pattern(&list.pattern).await?;\n", "", ON_LOOK),
     edit("a watch does not ask without a pause", LOOK, "    spans::check(\"--interval\", watch.interval, MIN_INTERVAL)?;\n", "", ON_LOOK),
