@@ -293,8 +293,8 @@ fn refusal(error: Error, name: &str, taking: &Taking, report: &Report) -> Failur
         // Nobody knows how long it is held.
         Error::Timeout { ttl, .. } if ttl.is_zero() => format!("{name} was not acquired in time"),
         Error::Timeout { ttl, .. } => {
-            let after = crate::spans::show(*ttl);
-            format!("{name} is busy; it may be free in {after}")
+            let left = crate::spans::show(*ttl);
+            format!("{name} is busy; its lease ends in {left} unless it is renewed")
         }
         error => error.to_string(),
     };

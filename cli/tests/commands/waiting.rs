@@ -23,7 +23,8 @@ async fn lock_that_is_not_acquired_gives_the_status_of_choice() {
         let args = [&["run"], args, &[&name, "echo", "ran"]].concat();
         let ended = run(&args).await;
         assert_eq!((ended.code, &*ended.out), (Some(code), ""), "{args:?} {ended:?}");
-        assert!(ended.err.contains(&format!("{name} is busy")), "{ended:?}");
+        let busy = format!("{name} is busy; its lease ends in ");
+        assert!(ended.err.contains(&busy), "{ended:?}");
     }
     let ended = run(&["run", "-q", "-n", &name, "echo", "ran"]).await;
     assert_eq!((ended.code, &*ended.err), (Some(75), ""));
