@@ -17,17 +17,30 @@ pub(crate) use self::operator::{Check, Completions, Holds, List, Man, Release, S
 use crate::exit::NOT_ACQUIRED;
 use crate::spans;
 
-const AFTER_HELP: &str = "\
+const SERVER: &str = "\
 Without --url, the server is that of FAIRLOCK_URL, else REDIS_URL, else VALKEY_URL. Times are numbers of
-seconds, as in 1.5, or have a unit, as in 500ms, 2m, 1h.
+seconds, as in 1.5, or have a unit, as in 500ms, 2m, 1h.";
 
-Exit status: that of CMD, or 128 + n if signal n ended it. Otherwise 75: not acquired; 76: the lease was
-lost; 69: no server answered; 77: the server refuses; 64: wrong arguments; 126, 127: CMD is not executable,
-not found.";
+/// How `run` ends. docs/cli.md has the statuses of the other commands too.
+const EXIT_STATUS: &str = "\
+Exit status: that of CMD, or
+  128 + n   signal n ended CMD, or ended fairlock while it waited
+  75        not acquired (-E sets another)
+  76        the lease was lost, and CMD was stopped for it
+  69        no server answered
+  77        the server refuses
+  64        wrong arguments
+  126, 127  CMD is not executable, was not found
+  74, 70    a system call failed, a bug";
 
 /// Runs a command under a fair distributed lock on Redis or Valkey.
 #[derive(Debug, Parser)]
-#[command(name = "fairlock", version, after_help = AFTER_HELP, subcommand_required = true)]
+#[command(
+    name = "fairlock",
+    version,
+    after_help = format!("{SERVER}\n\n{EXIT_STATUS}"),
+    subcommand_required = true
+)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -36,6 +49,7 @@ pub(crate) struct Arguments {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Take the lock, run CMD, and give the lock back.
+    #[command(after_help = EXIT_STATUS)]
     Run(Run),
     /// Run CMD while this process leads. Campaign again when the lead is lost or CMD fails.
     Lead(Lead),
@@ -315,6 +329,7 @@ mod tests {
     use clap::CommandFactory;
 
     use super::*;
+    use crate::exit;
 
     #[test]
     fn definition_of_the_arguments_has_no_contradiction() {
@@ -369,6 +384,27 @@ mod tests {
             "--on-lost",
         ] {
             assert!(!help.contains(refused), "{refused}: {help}");
+        }
+    }
+
+    #[test]
+    fn help_of_run_lists_every_exit_status() {
+        let mut arguments = Arguments::command();
+        let run = arguments.find_subcommand_mut("run").expect("run");
+        let help = run.render_help().to_string();
+        let (_, statuses) = help.split_once("Exit status:").expect("the statuses");
+        for status in [
+            exit::USAGE,
+            exit::UNAVAILABLE,
+            exit::BUG,
+            exit::IO,
+            exit::NOT_ACQUIRED,
+            exit::LOST,
+            exit::REFUSED,
+            exit::NOT_EXECUTABLE,
+            exit::NOT_FOUND,
+        ] {
+            assert!(statuses.contains(&status.to_string()), "{status}: {statuses}");
         }
     }
 
