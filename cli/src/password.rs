@@ -6,7 +6,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use fairlock::Credentials;
-use percent_encoding::percent_decode_str;
+use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use url::Url;
 
 use crate::exit::Failure;
 
@@ -39,19 +40,21 @@ pub(crate) fn complete(urls: &mut [String], file: Option<&Path>) -> Result<Optio
         return Ok(None);
     };
     content(path).map_err(Failure::usage)?;
-    let read: Vec<Url<'_>> = urls.iter().filter_map(|url| Url::of(url)).collect();
-    let own = read.iter().filter(|url| url.has_password()).count();
+    let read: Vec<Url> = urls.iter().filter_map(|url| parsed(url)).collect();
+    let own = read.iter().filter(|url| url.password().is_some()).count();
     if own > 0 && own == urls.len() {
         return Ok(None);
     }
-    let user = read.first().and_then(Url::user);
-    if own > 0 || read.iter().any(|url| url.user() != user) {
+    let user = read.first().and_then(user);
+    if own > 0 || read.iter().any(|url| self::user(url) != user) {
         return Err(Failure::usage(
             "a password file is for URLs that all have the same user, or none, and no password",
         ));
     }
     for url in urls {
-        *url = Url::of(url).map_or_else(|| url.clone(), |url| url.without_user());
+        if let Some(parsed) = parsed(url) {
+            *url = without_user(parsed).into();
+        }
     }
     Ok(Some(PasswordFile {
         path: path.to_owned(),
@@ -59,74 +62,46 @@ pub(crate) fn complete(urls: &mut [String], file: Option<&Path>) -> Result<Optio
     }))
 }
 
-/// The parts of a URL.
-struct Url<'a> {
-    scheme: &'a str,
-    /// User and password, as they are written.
-    login: &'a str,
-    host: &'a str,
-    path: &'a str,
+/// `None` if the library will refuse it. Without `//`, what is taken for a path may be a password.
+fn parsed(url: &str) -> Option<Url> {
+    Url::parse(url).ok().filter(Url::has_authority)
 }
 
-impl<'a> Url<'a> {
-    fn of(url: &'a str) -> Option<Url<'a>> {
-        let (scheme, rest) = url.split_once("://")?;
-        let (authority, path) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
-        let (login, host) = authority.rsplit_once('@').unwrap_or(("", authority));
-        Some(Url {
-            scheme,
-            login,
-            host,
-            path,
-        })
-    }
+fn user(url: &Url) -> Option<String> {
+    let user = percent_decode_str(url.username()).decode_utf8_lossy();
+    (!user.is_empty()).then(|| user.into_owned())
+}
 
-    fn has_password(&self) -> bool {
-        self.login.contains(':')
-    }
-
-    fn user(&self) -> Option<String> {
-        let user = percent_decode_str(self.login).decode_utf8_lossy();
-        (!user.is_empty()).then(|| user.into_owned())
-    }
-
-    fn without_user(&self) -> String {
-        format!("{}://{}{}", self.scheme, self.host, self.path)
-    }
+/// A URL without a host has no user, and refuses to be given one.
+fn without_user(mut url: Url) -> Url {
+    let _ = url.set_username("").and_then(|()| url.set_password(None));
+    url
 }
 
 /// Where a URL leads, for people: without user, password and options, among which are passwords too.
 pub(crate) fn shown(url: &str) -> String {
-    let bare = Url::of(url).map(|url| url.without_user());
-    let place = bare.as_deref().and_then(|bare| bare.split('?').next());
-    place.unwrap_or("?").to_owned()
+    let Some(mut url) = parsed(url).map(without_user) else {
+        return "?".to_owned();
+    };
+    url.set_query(None);
+    url.set_fragment(None);
+    url.into()
 }
 
 /// Puts the password into a URL that has none.
 fn with_password(url: &str, password: &str) -> String {
-    let Some(parts) = Url::of(url).filter(|url| !url.has_password()) else {
-        return url.to_owned();
-    };
-    let Url {
-        scheme,
-        login,
-        host,
-        path,
-    } = parts;
-    // A Unix socket has no host, and a URL with a user needs one.
-    let host = if host.is_empty() { "localhost" } else { host };
-    format!("{scheme}://{login}:{}@{host}{path}", escaped(password))
-}
-
-fn escaped(text: &str) -> String {
-    let escaped = text.bytes().map(|byte| {
-        if byte.is_ascii_alphanumeric() {
-            char::from(byte).to_string()
-        } else {
-            format!("%{byte:02X}")
+    let completed = parsed(url).filter(|url| url.password().is_none());
+    let completed = completed.and_then(|mut url| {
+        // A Unix socket has no host, and a URL with a user needs one.
+        if !url.has_host() {
+            url.set_host(Some("localhost")).ok()?;
         }
+        // It would not escape a `%`, which the library decodes.
+        let escaped = utf8_percent_encode(password, NON_ALPHANUMERIC).to_string();
+        url.set_password(Some(&escaped)).ok()?;
+        Some(url.into())
     });
-    escaped.collect()
+    completed.unwrap_or_else(|| url.to_owned())
 }
 
 /// The errors name the file, since nothing else does where a connection fails for it.
@@ -159,10 +134,17 @@ mod tests {
                 "unix:///run/r.sock?db=1",
                 "unix://:p%40%2F@localhost/run/r.sock?db=1",
             ),
+            ("rediss://[::1]:1", "rediss://:p%40%2F@[::1]:1"),
+            (
+                "redis-cluster://h?node=i:2&node=j",
+                "redis-cluster://:p%40%2F@h?node=i:2&node=j",
+            ),
             ("no url", "no url"),
+            ("u:own@h", "u:own@h"),
         ] {
             assert_eq!(with_password(url, "p@/"), expected);
         }
+        assert_eq!(with_password("redis://h", "50%25é"), "redis://:50%2525%C3%A9@h");
     }
 
     #[test]
@@ -174,7 +156,11 @@ mod tests {
                 "unix://:p@localhost/run/r.sock?db=1",
                 "unix://localhost/run/r.sock",
             ),
+            ("redis://u:p@h#p", "redis://h"),
+            ("unix:///run/r.sock", "unix:///run/r.sock"),
             ("secret", "?"),
+            ("u:secret@h", "?"),
+            ("redis://u:sec#ret@h", "?"),
         ] {
             assert_eq!(shown(url), expected);
         }
@@ -199,6 +185,8 @@ mod tests {
             completed(&["redis://h"]),
             ("redis://h".to_owned(), Some(Some(None)))
         );
+        let unix = "unix:///run/r.sock";
+        assert_eq!(completed(&[unix]), (unix.to_owned(), Some(Some(None))));
         let own = "redis://u:p@h";
         assert_eq!(completed(&[own]), (own.to_owned(), Some(None)));
         for mixed in [["redis://h", own], ["redis://a@h", "redis://b@h"]] {
