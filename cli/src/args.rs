@@ -317,7 +317,7 @@ fn parse_signal(text: &str) -> Result<Signal, String> {
 /// An address to listen at. Without a host, it is every address of the machine.
 fn parse_address(text: &str) -> Result<SocketAddr, String> {
     let text = match text.strip_prefix(':') {
-        Some(port) => format!("0.0.0.0:{port}"),
+        Some(port) => format!("[::]:{port}"),
         None => text.to_owned(),
     };
     let found = text.to_socket_addrs().ok().and_then(|mut found| found.next());
@@ -351,7 +351,7 @@ mod tests {
         for (text, expected) in [
             ("127.0.0.1:4040", "127.0.0.1:4040"),
             ("[::1]:4040", "[::1]:4040"),
-            (":4040", "0.0.0.0:4040"),
+            (":4040", "[::]:4040"),
         ] {
             assert_eq!(parse_address(text), Ok(expected.parse().unwrap()));
         }

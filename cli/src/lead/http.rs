@@ -1,7 +1,8 @@
 //! What `fairlock lead --http` serves: who leads, whether the server answers, and metrics.
 
 use std::convert::Infallible;
-use std::net::SocketAddr;
+use std::io::{self, ErrorKind};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +16,8 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use serde::Serialize;
-use tokio::net::TcpListener;
+use socket2::SockRef;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::sleep;
 
@@ -32,6 +34,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// How many clients are answered at a time. The others wait. Each takes a file descriptor, and the server and
 /// CMD need some too.
 const MOST_CLIENTS: usize = 64;
+/// How many connections the system keeps for later.
+const BACKLOG: u32 = 1024;
 const TEXT: &str = "text/plain; version=0.0.4";
 /// The buckets of all histograms, in seconds: those that docs/metrics.md recommends.
 const BUCKETS: [f64; 16] = [
@@ -82,9 +86,7 @@ pub(super) async fn serve(
     report: &Report,
 ) -> Result<(), Failure> {
     let unusable = |error: &dyn std::fmt::Display| Failure::new(IO, format!("--http {address}: {error}"));
-    let listener = TcpListener::bind(address)
-        .await
-        .map_err(|error| unusable(&error))?;
+    let listener = listen(address).await.map_err(|error| unusable(&error))?;
     // Without buckets these would be summaries, and nothing on the dashboard or in the rules reads those.
     let metrics = PrometheusBuilder::new().set_buckets(&BUCKETS);
     let metrics = metrics.and_then(PrometheusBuilder::install_recorder);
@@ -103,6 +105,33 @@ pub(super) async fn serve(
     tokio::spawn(place.ask_on(LATE, who_leads, move |seen| drop(tell.send(seen))));
     tokio::spawn(accept(listener, Arc::new(served), seen, metrics));
     Ok(())
+}
+
+/// `[::]` is every address of the machine, of IPv4 too.
+async fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    if address.ip() != Ipv6Addr::UNSPECIFIED {
+        return TcpListener::bind(address).await;
+    }
+    or_ipv4_alone(both_families(address), address.port()).await
+}
+
+/// Systems differ in whether an address of IPv6 stands for both families by default.
+fn both_families(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = TcpSocket::new_v6()?;
+    SockRef::from(&socket).set_only_v6(false)?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
+/// IPv6 may be switched off, which systems tell by several errors. A port that is taken is none of them.
+async fn or_ipv4_alone(listener: io::Result<TcpListener>, port: u16) -> io::Result<TcpListener> {
+    match listener {
+        Err(error) if error.kind() != ErrorKind::AddrInUse => {
+            TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).await
+        }
+        listener => listener,
+    }
 }
 
 async fn accept(
@@ -191,4 +220,21 @@ fn response(status: StatusCode, kind: &'static str, body: String) -> Response<Fu
     let kind = HeaderValue::from_static(kind);
     response.headers_mut().insert(CONTENT_TYPE, kind);
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn every_address_is_that_of_ipv4_where_ipv6_is_off() {
+        let off = io::Error::from_raw_os_error(nix::errno::Errno::EAFNOSUPPORT as i32);
+        let listener = or_ipv4_alone(Err(off), 0).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        assert_eq!(address.ip(), Ipv4Addr::UNSPECIFIED);
+        let taken = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).await.unwrap();
+        let port = taken.local_addr().unwrap().port();
+        let every = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
+        assert_eq!(listen(every).await.unwrap_err().kind(), ErrorKind::AddrInUse);
+    }
 }

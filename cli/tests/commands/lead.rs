@@ -167,7 +167,11 @@ async fn lead_campaigns_again_if_the_lead_is_taken_away_before_cmd_begins() {
 
 /// The status and the body of the answer, or nothing while nobody listens.
 async fn get(port: u16, path: &str) -> Option<(u16, String)> {
-    let mut stream = TcpStream::connect(("127.0.0.1", port)).await.ok()?;
+    get_at("127.0.0.1", port, path).await
+}
+
+async fn get_at(host: &str, port: u16, path: &str) -> Option<(u16, String)> {
+    let mut stream = TcpStream::connect((host, port)).await.ok()?;
     let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await.ok()?;
     let mut answer = String::new();
@@ -225,6 +229,28 @@ async fn programs_beside_it_ask_over_http_who_leads() {
     leads(ports[1], "two").await;
     second.signal(Signal::SIGTERM);
     assert_eq!(second.ended().await.code, Some(143));
+}
+
+#[tokio::test]
+async fn programs_ask_at_every_address_if_none_is_named() {
+    let server = Server::shared().await;
+    let port = free_port();
+    let args = ["lead", "--http", &format!(":{port}"), &name()];
+    let running = Running::start(&mut fairlock(&server.url(), &args));
+    let has_ipv6 = std::net::TcpListener::bind("[::1]:0").is_ok();
+    for host in ["127.0.0.1", "::1"] {
+        if host == "::1" && !has_ipv6 {
+            eprintln!("skipped: no IPv6");
+            continue;
+        }
+        let answers = async || {
+            let answer = get_at(host, port, "/leader").await;
+            answer.is_some_and(|(status, _)| status == 200)
+        };
+        eventually(&format!("it answers at {host}"), LIMIT, answers).await;
+    }
+    running.signal(Signal::SIGTERM);
+    assert_eq!(running.ended().await.code, Some(143));
 }
 
 /// Connections that were there before the stop are the first to be looked at after it.
