@@ -5,8 +5,8 @@
 //! owner of the outermost one, two commands that it runs side by side would not exclude each other. What has
 //! no owner, such as a semaphore, is not joined. Its word is for `holds`.
 //!
-//! What CMD leaves behind keeps the variable when the hold is over. So only the server can say whether a hold
-//! can be joined. It tells holds apart by their fences.
+//! What CMD leaves behind keeps the variable when the hold has ended. So only the server can say whether a
+//! hold can be joined. It tells holds apart by their fences.
 
 use fairlock::{Error, Kind, LockGuard, Owner};
 

@@ -175,7 +175,7 @@ impl Held {
         }
     }
 
-    /// Tells of each lease that is over.
+    /// Reports each lease that has ended.
     pub(crate) fn tell_of_loss(&self, report: &Report) {
         for token in self.tokens() {
             if let Err(lost) = token.check() {
@@ -184,7 +184,7 @@ impl Held {
         }
     }
 
-    /// Gives up what may be left of locks of which a lease is over or in doubt.
+    /// Gives up what may be left of locks of which a lease has ended or is in doubt.
     pub(crate) async fn give_up(self) {
         drop(self.grants);
         close(&self.locks).await;

@@ -209,7 +209,7 @@ impl LockGuard {
         self.hold().lease()
     }
 
-    /// Returns whether the lease is over. It does no I/O.
+    /// Returns whether the lease has ended. It does no I/O.
     ///
     /// # Examples
     /// ```
@@ -233,7 +233,7 @@ impl LockGuard {
     /// needs the lock.
     ///
     /// # Errors
-    /// [`Lost`] if the lease is over.
+    /// [`Lost`] if the lease has ended.
     ///
     /// # Examples
     /// ```
@@ -251,7 +251,7 @@ impl LockGuard {
         self.hold().check()
     }
 
-    /// Waits until the hold is over, whatever the network does, and tells how it ended. The future borrows
+    /// Waits until the hold ends, whatever the network does, and returns how it ended. The future borrows
     /// nothing, so that a watcher can be spawned.
     ///
     /// # Cancel safety

@@ -2,7 +2,7 @@
 //!
 //! A leadership is a lock with one turn, and knows nothing that the lock does not know. A lead is its guard,
 //! and a term watches the same hold as [`LockGuard::lost`](crate::LockGuard::lost). `run` is a future without
-//! a task of its own. A watch asks for the status from time to time, because no message tells others of a
+//! a task of its own. A watch asks for the status from time to time, because no message informs others of a
 //! grant.
 
 use std::convert::Infallible;
@@ -95,7 +95,7 @@ impl Leadership {
 
     /// Sets the length of the lease (100 ms to 1 day; the default is [that of the
     /// manager](crate::LockManagerBuilder::lease)). If the leader dies, another process leads after this time
-    /// at the latest. If the leader is cut off from the server for this long, its lead is over.
+    /// at the latest. If the leader is cut off from the server for this long, its lead has ended.
     ///
     /// # Examples
     /// ```

@@ -96,12 +96,11 @@ impl Lock {
     /// Waits for the lock for this long at most. With zero it makes one attempt, as
     /// [`try_acquire`](Self::try_acquire) does, and this takes as long as the server takes to answer.
     ///
-    /// An outage is told after the [`server_timeout`](crate::LockManagerBuilder::server_timeout), if that is
-    /// shorter. Otherwise it is told up to 20 ms after the time is over, since the last replies are still
-    /// read.
+    /// An outage is reported after the [`server_timeout`](crate::LockManagerBuilder::server_timeout), or at
+    /// the bound if that comes first: then up to 20 ms late, because the last replies are still read.
     ///
     /// # Errors
-    /// [`Error::Timeout`] if the time is over. If no server has answered any call meanwhile, it is
+    /// [`Error::Timeout`] when this time has passed. If no server has answered any call meanwhile, it is
     /// [`Error::Unavailable`], and in a quorum [`Error::NoQuorum`] if too few have. Otherwise as for
     /// [`acquire`](Self::acquire).
     ///
@@ -411,7 +410,7 @@ impl Lock {
     /// let counter = locks.lock("counter").local_handoffs(64);
     /// let mut set = JoinSet::new();
     /// for _ in 0..1_000 {
-    ///     set.spawn(counter.with(async |token| token.fence())); // a step that is over in a moment
+    ///     set.spawn(counter.with(async |token| token.fence())); // a step that takes a moment
     /// }
     /// let fences: Vec<_> = set.join_all().await.into_iter().collect::<fairlock::Result<_>>()?;
     /// # let mut sorted = fences.clone();
@@ -432,9 +431,9 @@ impl Lock {
     /// [as the manager says](crate::LockManagerBuilder::retain)). 20 ms is a good value for a lock that one
     /// process at a time uses again and again. A lock that is used once only costs a subscription more.
     ///
-    /// From the second grant on, an acquire then takes about a microsecond and no call, up to 1,000 times,
-    /// each under its own fence. When somebody else wants the lock, the client or its guard gives it back:
-    /// one message later than without. If that message is lost, others wait until the time is over.
+    /// From the second grant on, an acquire then takes about a microsecond and makes no call, up to 1,000
+    /// times, each under its own fence. When somebody else wants the lock, the client or its guard gives it
+    /// back: one message later than without. If that message is lost, others wait until the time has passed.
     ///
     /// - A lock whose guard was released is still the client's. **Await
     ///   [`close`](crate::LockManager::close) before the program ends**, which gives it back. If the process
@@ -583,14 +582,14 @@ impl Lock {
         self.0.force_release(fence)
     }
 
-    /// Watches who holds the lock: tells its status now, and whenever its holders have changed. Asks
-    /// every `every` (10 ms to 1 day), less up to a quarter of jitter, and when the lease of the holder ends.
+    /// Watches who holds the lock: reports its status now, and whenever its holders have changed. Asks every
+    /// `every` (10 ms to 1 day), less up to a quarter of jitter, and when the lease of the holder ends.
     ///
-    /// Servers tell only those that wait for the lock of a change. So the watch asks, with the calls of one
+    /// Servers report a change only to those that wait for the lock. So the watch asks, with the calls of one
     /// [`status`](Self::status) each time. It asks only while it is polled, and dropping it ends it. Between
-    /// two calls the holder may change several times: the watch tells who it is when it asks. A label that
-    /// was not known is told when it is. Of more than 100 holders, which a status does not all list, the
-    /// watch tells when their number has changed, or the permits of one that is listed.
+    /// two calls the holder may change several times: the watch reports who it is when it asks. A label that
+    /// was not known is reported once it is. Of more than 100 holders, which a status does not all list, the
+    /// watch reports when their number has changed, or the permits of one that is listed.
     ///
     /// # Errors
     /// An item is an error as of [`status`](Self::status), or [`Error::Invalid`] for an interval out of its

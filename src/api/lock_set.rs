@@ -212,7 +212,7 @@ impl LockSet {
     /// attempt at each.
     ///
     /// # Errors
-    /// [`Error::Timeout`] if the time is over, as for [`Lock::acquire_timeout`], and otherwise as for
+    /// [`Error::Timeout`] when this time has passed, as for [`Lock::acquire_timeout`], and otherwise as for
     /// [`acquire`](Self::acquire).
     ///
     /// # Cancel safety
@@ -471,7 +471,7 @@ impl LockSetGuard {
         self.places.iter().map(|place| &self.guards[*place])
     }
 
-    /// Returns whether any of the leases is over. It does no I/O.
+    /// Returns whether any of the leases has ended. It does no I/O.
     pub fn is_lost(&self) -> bool {
         self.check().is_err()
     }
@@ -480,7 +480,7 @@ impl LockSetGuard {
     /// needs the locks.
     ///
     /// # Errors
-    /// [`Lost`], which names the lock, if one of the leases is over.
+    /// [`Lost`], which names the lock, if one of the leases has ended.
     ///
     /// # Examples
     /// ```
@@ -494,7 +494,7 @@ impl LockSetGuard {
         self.guards.iter().try_for_each(LockGuard::check)
     }
 
-    /// Waits until one of the holds is over, whatever the network does, and tells how it ended. The future
+    /// Waits until one of the holds ends, whatever the network does, and returns how it ended. The future
     /// borrows nothing, so that a watcher can be spawned.
     ///
     /// # Cancel safety
@@ -576,7 +576,7 @@ impl LockSetGuard {
         Ok(output)
     }
 
-    /// The first lock whose hold is over.
+    /// The first lock whose hold has ended.
     fn first_lost(&self) -> impl Future<Output = Lost> + Send + use<> {
         let over: Vec<_> = (self.guards.iter())
             .map(|guard| Box::pin(guard.token().over()))

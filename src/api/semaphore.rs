@@ -37,7 +37,7 @@ impl LockManager {
 /// A named semaphore: so many permits can be held at the same time, first come, first served.
 ///
 /// A guard takes one permit, or as many as [`permits`](Self::permits) says. Each guard has its own lease: if
-/// its process dies, its permits come back when that is over. All callers of a name should give the same
+/// its process dies, its permits come back when that lease ends. All callers of a name should give the same
 /// capacity. If they differ, each gets a guard only while, with its own permits, no more are in use than it
 /// allows. A request that waits with a smaller capacity holds back nobody who has room.
 ///

@@ -304,7 +304,7 @@ impl State {
         key
     }
 
-    /// A caller whose bound is over takes no place, though it stays until its future is polled.
+    /// A caller whose bound has passed takes no place, though it stays until its future is polled.
     fn drop_late(&mut self, now: Instant) {
         while self.asking.first().is_some_and(|(until, _)| *until <= now) {
             self.asking.pop_first();

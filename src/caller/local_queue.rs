@@ -376,7 +376,7 @@ impl LocalQueue {
         }
     }
 
-    /// The error of a wait that began then, and whose bound is over.
+    /// The error of a wait that began then, and whose bound has passed.
     fn timed_out(&self, began: LocalTime) -> Error {
         let present = locked(&self.state).present_lease();
         match present {

@@ -223,7 +223,7 @@ impl Place {
         .await;
     }
 
-    /// The error of a wait that began then, and whose bound is over.
+    /// The error of a wait that began then, and whose bound has passed.
     pub(crate) fn timed_out(&self, params: &AcquireParams, began: LocalTime) -> Error {
         match self {
             Place::One(shared) => {

@@ -219,8 +219,8 @@ pub(crate) async fn bound(until: Option<Instant>, is_outage: impl Fn() -> bool) 
 const DOUBTS: u32 = 4;
 const DOUBT: Duration = Duration::from_millis(5);
 
-/// Waits for as long as a wait whose bound is over looks like an outage, but no longer than it takes to read
-/// what has come. A thread that was blocked finds its timers over before it reads the replies that came
+/// Waits for as long as a wait whose bound has passed looks like an outage, but no longer than it takes to
+/// read what has come. A thread that was blocked finds its timers over before it reads the replies that came
 /// meanwhile.
 pub(crate) async fn replies_read(is_outage: impl Fn() -> bool) {
     for _ in 0..DOUBTS {
@@ -231,7 +231,7 @@ pub(crate) async fn replies_read(is_outage: impl Fn() -> bool) {
     }
 }
 
-/// The error of a wait whose bound is over, while the lock can be held for another `free_in`.
+/// The error of a wait whose bound has passed, while the lock can be held for another `free_in`.
 pub(crate) fn timed_out(client: &Client, began: LocalTime, free_in: Duration) -> Error {
     Error::Timeout {
         name: Arc::default(),
@@ -347,7 +347,7 @@ impl Drop for Cancelled<'_> {
 struct Entry {
     waitlists: Arc<Waitlists>,
     waitlist: Arc<Waitlist>,
-    /// `None` once the wait is over.
+    /// `None` once the wait has ended.
     waiter: Option<Joined>,
     /// The request has been asked for. The driver does what is left.
     has_asked: bool,

@@ -12,7 +12,7 @@ use crate::types::fence::Fence;
 use crate::types::lease::Lease;
 use crate::types::owner::Owner;
 
-/// What lasts until a lease is over or a guard ends it, for those that watch it.
+/// What lasts until a lease ends or a guard ends it, for those that watch it.
 pub(crate) trait Watched: fmt::Debug + Send + Sync {
     /// Checks by the local clock that the lease lasts.
     fn check(&self) -> Result<(), Lost>;
@@ -46,7 +46,7 @@ pub(crate) trait AnyHold: Watched {
     /// There is a guard from now on. The code that ends the hold takes out what the guard holds.
     fn begin_guard(&self, counters: &Counters, holding: Holding);
 
-    /// Takes out what the guard holds, since its turn is over.
+    /// Takes out what the guard holds, since its turn has ended.
     fn end_guard(&self) -> Option<Holding>;
 
     /// There is no guard until the next turn begins, if the hold lasts long enough from now on. Returns

@@ -102,7 +102,7 @@ pub(crate) enum GuardEnd {
     Released,
     /// The guard was dropped without a release.
     Dropped,
-    /// The lease was over before. It is never lost by a release.
+    /// The lease had ended before. It is never lost by a release.
     Lost(HoldEnd),
 }
 
@@ -290,7 +290,7 @@ pub(crate) struct Holding {
 }
 
 impl Holding {
-    /// The hold is over. It counts as released, unless something else is told of its end.
+    /// The hold has ended. It counts as released, unless another end is reported.
     pub(crate) fn over(self, counters: &Counters, now: LocalTime) -> Over<'_> {
         let held_for = now.since(self.since);
         Over {
@@ -306,7 +306,7 @@ impl Holding {
     }
 }
 
-/// A hold that is over. How it ended is counted when this is dropped.
+/// A hold that has ended. How it ended is counted when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Over<'a> {
     counters: &'a Counters,
@@ -316,7 +316,7 @@ pub(crate) struct Over<'a> {
 }
 
 impl Over<'_> {
-    /// Notes what became of its release. The server may know that the lease was over before.
+    /// Notes what became of its release. The server may know that the lease had ended before.
     pub(crate) fn released<T>(&mut self, released: &Result<T, Error>) {
         if let Err(Error::Lost(lost)) = released {
             self.end = GuardEnd::Lost(lost.reason);

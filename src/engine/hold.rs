@@ -81,8 +81,8 @@ struct State {
     over: Option<HoldEnd>,
     /// It is retained, and no guard has it.
     is_idle: bool,
-    /// What its guard holds, from the time when the guard is made until the hold is over. The holds of a
-    /// quorum have no guards of their own.
+    /// What its guard holds, from the time when the guard is made until the hold ends. The holds of a quorum
+    /// have no guards of their own.
     holding: Option<Holding>,
 }
 
@@ -94,7 +94,7 @@ enum VoteState {
     /// Its majority lasts, as far as it knows. Turns may use all fences that it reserved, also when it is
     /// lost before the others.
     Joined,
-    /// Its majority is over. No turn used a fence after this one.
+    /// Its majority has ended. No turn used a fence after this one.
     Over(Fence),
 }
 
@@ -471,7 +471,7 @@ impl Hold {
         }
     }
 
-    /// The majority is over, and its turns used no fence after this one.
+    /// The majority has ended, and its turns used no fence after this one.
     pub(crate) fn end_turns(&self, last: Fence) {
         locked(&self.state).vote = Some(VoteState::Over(last));
     }

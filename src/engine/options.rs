@@ -13,11 +13,11 @@ use crate::types::error::Invalid;
 
 pub(crate) const MIN_LEASE: Duration = Duration::from_millis(100);
 pub(crate) const MAX_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
-/// For so long a lock can stay taken without a renewal, if that is what its holder wants.
+/// The longest time for which a lock can stay taken without a renewal.
 const MAX_KEPT: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 const MIN_AT_LEAST: Duration = Duration::from_millis(1);
 const MIN_RETAIN: Duration = Duration::from_millis(1);
-/// For so long a server of a quorum grants nothing after its start, unless the settings say otherwise.
+/// The default time for which a server of a quorum grants nothing after it starts.
 pub(crate) const DEFAULT_LONGEST_LEASE: Duration = Duration::from_secs(60);
 const DEFAULT_LEASE: Duration = Duration::from_secs(30);
 const DEFAULT_CLAIM_WINDOW: Duration = Duration::from_secs(5);

@@ -130,7 +130,7 @@ enum Event {
     /// The attempt was given up here.
     Aborted,
     Lost(Arc<Hold>),
-    /// A look at this hold is over.
+    /// A look at this hold has ended.
     Looked {
         hold: Arc<Hold>,
         /// Whether an earlier request is queued, or why the server does not say so.

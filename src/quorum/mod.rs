@@ -201,14 +201,14 @@ impl QuorumClient {
         unconfirmed
     }
 
-    /// The error of a wait whose bound is over, once the replies that have come are read.
+    /// The error of a wait whose bound has passed, once the replies that have come are read.
     pub(super) async fn bound_over(&self, keys: &Keys, channel: &str, arrived: LocalTime) -> Error {
         let over = || self.over(keys, channel, arrived);
         replies_read(|| !matches!(over(), Error::Timeout { .. })).await;
         over()
     }
 
-    /// The error of a wait that is over, from what all servers have said since it began.
+    /// The error of a wait that has ended, from what all servers have said since it began.
     pub(crate) fn over(&self, keys: &Keys, channel: &str, arrived: LocalTime) -> Error {
         let errors =
             (0..self.servers.len()).filter_map(|server| self.unheard(server, keys, channel, arrived));
@@ -227,7 +227,7 @@ impl QuorumClient {
         failure.map(Error::from)
     }
 
-    /// The error of a wait whose bound is over. If too many servers have only failed, with these errors,
+    /// The error of a wait whose bound has passed. If too many servers have only failed, with these errors,
     /// nobody knows whether the lock is free.
     pub(super) fn timed_out(&self, errors: &[Error], arrived: LocalTime, free_in: Duration) -> Error {
         let answering = self.servers.len() - errors.len();

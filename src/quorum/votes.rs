@@ -48,9 +48,9 @@ struct State {
     decided: Option<(LocalTime, Fence)>,
     /// The last fence that turns have used, if there were several.
     last_turn: Option<Fence>,
-    /// Why the hold is over. It never comes back.
+    /// Why the hold ended. It never comes back.
     over: Option<HoldEnd>,
-    /// What its guard holds, until the hold is over.
+    /// What its guard holds, until the hold ends.
     holding: Option<Holding>,
 }
 
@@ -76,7 +76,7 @@ impl Vote {
         }
     }
 
-    /// The hold, if its lease lasts. A vote whose lease is over may still be here, but does not count.
+    /// The hold, if its lease lasts. A vote whose lease has ended may still be here, but does not count.
     fn live(&self) -> Option<&Arc<Hold>> {
         self.hold().filter(|hold| hold.check().is_ok())
     }
@@ -210,7 +210,7 @@ impl Votes {
         locked(&self.state).fence()
     }
 
-    /// When the hold is over, by the local clock: at the deadline of the last vote that a majority needs.
+    /// When the hold ends, by the local clock: at the deadline of the last vote that a majority needs.
     fn deadline(&self, state: &State) -> LocalTime {
         let live = state.votes.iter().filter_map(Vote::live);
         let mut deadlines: Vec<_> = live.map(|hold| hold.deadline()).collect();
@@ -219,7 +219,7 @@ impl Votes {
         last.map_or(LocalTime::ZERO, |last| deadlines[last])
     }
 
-    /// Why the hold is over.
+    /// Why the hold ended.
     fn reason(&self, state: &State) -> HoldEnd {
         let reasons: Vec<_> = state.votes.iter().filter_map(Vote::why_lost).collect();
         let lost_by = |reason| reasons.iter().filter(|other| **other == reason).count();
@@ -303,7 +303,7 @@ impl Votes {
     }
 
     /// Ends the hold, and takes all votes for their release. The task that kept them together ends too.
-    /// Returns whether the hold was over before, and otherwise what its guard held.
+    /// Returns whether the hold had ended before, and otherwise what its guard held.
     ///
     /// The next hold begins now, and its fence says so. It is larger than those of all votes and turns, and
     /// the same on all servers. A vote that comes late is released with the same floor.
@@ -330,7 +330,7 @@ impl Votes {
         (before, holding, votes)
     }
 
-    /// Releases what is left of a hold that is over.
+    /// Releases what is left of a hold that has ended.
     pub(super) fn give_up(&self) {
         drop(self.end().2);
     }

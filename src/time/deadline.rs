@@ -1,7 +1,7 @@
 //! Leases: their terms, and the calculation of their deadlines.
 //!
 //! Two clocks matter here. The server's clock decides who holds. By the local clock, a holder must know that
-//! its lease is over *before* the server does. Time is always an argument; nothing here reads a clock.
+//! its lease has ended *before* the server does. Time is always an argument; nothing here reads a clock.
 
 use std::time::Duration;
 

@@ -73,7 +73,7 @@ impl<T> DeadlineQueue<T> {
         (now < last.key().0).then(|| last.remove())
     }
 
-    /// Removes and returns one that was passed over and whose bound is over.
+    /// Removes and returns one that was passed over and whose bound has passed.
     pub(crate) fn expired(&mut self, now: LocalTime) -> Option<T> {
         let first = self.passed_over.first_entry()?;
         (first.key().0 <= now).then(|| first.remove())

@@ -58,7 +58,7 @@ impl Credentials {
     }
 
     /// Sets for how long they are valid from now on (at least 1 s; less counts as 1 s). When about two thirds
-    /// of this time are over, the provider is asked for the next ones. Without a lifetime, it is asked for
+    /// of this time have passed, the provider is asked for the next ones. Without a lifetime, it is asked for
     /// each new connection only.
     ///
     /// # Examples

@@ -30,7 +30,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// | [`Unavailable`](Error::Unavailable), [`NoQuorum`](Error::NoQuorum) | yes | try again, and alert | 503 |
 /// | [`Lost`](Error::Lost) | no | find out what was done, and do the rest again | 503 |
 /// | [`Closed`](Error::Closed) | no | the process ends | 503 |
-/// | [`Unreleased`](Error::Unreleased) | no | tell which locks are taken until their leases end | |
+/// | [`Unreleased`](Error::Unreleased) | no | report which locks are taken until their leases end | |
 /// | [`Refused`](Error::Refused) | no | correct the configuration | 500 |
 /// | [`Invalid`](Error::Invalid) | no | correct the program | 500 |
 ///
@@ -65,15 +65,15 @@ pub enum Error {
         /// count.
         waiting: u64,
     },
-    /// The wait was over before it was this request's turn, or before a server answered that could do the
-    /// work. Nothing is held, and nothing is queued any more.
+    /// The wait ended before it was this request's turn, or before a server answered that could do the work.
+    /// Nothing is held, and nothing is queued any more.
     #[non_exhaustive]
     Timeout {
         /// The name of the lock: of a set, of the one that the call waited for.
         name: Arc<str>,
         /// How long the call waited.
         waited: Duration,
-        /// As for [`Busy`](Error::Busy). Zero if no server told of a holder.
+        /// As for [`Busy`](Error::Busy). Zero if no server reported a holder.
         ttl: Duration,
     },
     /// This client has as many waiters as its settings allow. Nothing was sent.
@@ -394,7 +394,7 @@ impl fmt::Display for Invalid {
 
 impl std::error::Error for Invalid {}
 
-/// A lease that is over: the lock may already have another holder.
+/// A lease that has ended: the lock may already have another holder.
 ///
 /// # Examples
 /// ```
@@ -414,7 +414,7 @@ impl std::error::Error for Invalid {}
 pub struct Lost {
     /// The name of the lock.
     pub name: Arc<str>,
-    /// Why the lease is over.
+    /// Why the lease ended.
     pub reason: HoldEnd,
 }
 

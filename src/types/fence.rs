@@ -11,10 +11,10 @@ use crate::types::error::{Error, Invalid};
 /// A fencing token: the number of a change of owner. It increases strictly per lock.
 ///
 /// Hand it to the resource that the lock protects, with each read and each write. The resource notes the
-/// largest fence that it has seen, and refuses smaller ones. So once a holder has read, no earlier one can
-/// write, whatever happens to leases and clocks ([Kleppmann 2016]). A resource that notes the fences of
-/// writes alone accepts a stale write between the read and the write of the next holder, which then undoes
-/// it.
+/// largest fence that it has seen, and refuses smaller ones. So it accepts no write under a smaller fence,
+/// and once a holder has read, no earlier one can write, whatever happens to leases ([Kleppmann 2016]). A
+/// resource that notes the fences of writes alone accepts a stale write between the read and the write of the
+/// next holder, which then undoes it.
 ///
 /// A fence is the server's clock in µs at the change of owner, or one more than the last fence where that is
 /// larger. Owners that hand over inside one process ([`local_handoffs`](crate::Lock::local_handoffs)) count
@@ -70,7 +70,7 @@ use crate::types::error::{Error, Invalid};
 /// let frozen = lock.clone().auto_renew(false).acquire().await?;
 /// let of_frozen = account.read(frozen.fence()).expect("nobody was there");
 ///
-/// let next = lock.acquire().await?; // when that lease is over
+/// let next = lock.acquire().await?; // when that lease has ended
 /// let of_next = account.read(next.fence()).expect("a larger fence");
 /// assert!(!account.write(of_frozen + 10, frozen.fence())); // though nobody has written since
 /// assert!(account.write(of_next + 1, next.fence()));

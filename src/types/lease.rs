@@ -50,9 +50,9 @@ pub struct Lease {
 pub enum LeaseState {
     /// The lease is good, and its last renewal succeeded.
     Held,
-    /// The lease is good, but renewals fail. Unless one succeeds, it will be over in [`Lease::remaining`].
+    /// The lease is good, but renewals fail. Unless one succeeds, it ends in [`Lease::remaining`].
     InDoubt,
-    /// The lease is over: another holder may have the lock.
+    /// The lease has ended: another holder may have the lock.
     Lost,
 }
 

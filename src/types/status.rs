@@ -118,7 +118,7 @@ pub struct Holder {
         serde(rename = "ttl_ms", with = "crate::types::status::in_ms")
     )]
     pub ttl: Duration,
-    /// Whether the lock was released, and stays taken until `ttl` is over
+    /// Whether the lock was released, and stays taken until `ttl` has passed
     /// ([`at_least`](crate::Lock::at_least)). It then has an owner of its own. Label and fence are those of
     /// the guard that released it.
     pub kept: bool,

@@ -21,7 +21,7 @@ impl LockGuard {
     /// [retained](crate::Lock::retain), the server is not asked.
     ///
     /// # Errors
-    /// - [`Error::Lost`](crate::Error::Lost) if the lease was over before: another holder may have had the
+    /// - [`Error::Lost`](crate::Error::Lost) if the lease had ended before: another holder may have had the
     ///   lock meanwhile.
     /// - [`Error::Unavailable`](crate::Error::Unavailable) if no server answered for the
     ///   [`server_timeout`](crate::LockManagerBuilder::server_timeout), and in a quorum

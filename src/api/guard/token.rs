@@ -9,7 +9,7 @@ use crate::engine::client::Client;
 use crate::types::error::{HoldEnd, Lost};
 use crate::types::fence::Fence;
 
-/// A token of a lock that is held. It tells the tasks that hold it when the hold is over.
+/// A token of a lock that is held. It tells the tasks that have it when the hold has ended.
 ///
 /// It is cheap to clone, and can be moved to other tasks. It does not keep the lock: the hold ends when the
 /// [`LockGuard`](crate::LockGuard) is released or dropped, or when its lease is lost.
@@ -51,7 +51,7 @@ impl HoldToken {
     /// the holder may do.
     ///
     /// # Errors
-    /// [`Lost`] if the hold is over.
+    /// [`Lost`] if the hold has ended.
     ///
     /// # Examples
     /// ```
@@ -66,7 +66,7 @@ impl HoldToken {
         self.hold.check()
     }
 
-    /// Waits until the hold is over, whatever the network does, and tells how it ended. The future borrows
+    /// Waits until the hold ends, whatever the network does, and returns how it ended. The future borrows
     /// nothing.
     ///
     /// # Cancel safety
@@ -92,8 +92,8 @@ impl HoldToken {
         self.client.runtime.serves(over).await
     }
 
-    /// Runs `work` for as long as the hold lasts. When that is over, `work` is dropped at its next `.await`.
-    /// The future can be spawned, so tasks of the holder end with its hold.
+    /// Runs `work` for as long as the hold lasts. When it ends, `work` is dropped at its next `.await`. The
+    /// future can be spawned, so tasks of the holder end with its hold.
     ///
     /// # Errors
     /// [`Lost`] if the hold ended before `work` did, also by a release.

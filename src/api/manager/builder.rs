@@ -258,9 +258,9 @@ impl LockManagerBuilder {
     /// while the client is connected. It gets the address of the server, such as `redis.internal:6379`.
     ///
     /// It is asked each time a connection is opened. If the credentials have a
-    /// [lifetime](Credentials::lifetime), it is asked again when about two thirds of that are over, and the
-    /// open connections authenticate in place, by `AUTH`. No call fails, no message is lost, and no waiter
-    /// misses its turn.
+    /// [lifetime](Credentials::lifetime), it is asked again when about two thirds of that have passed, and
+    /// the open connections authenticate in place, by `AUTH`. No call fails, no message is lost, and no
+    /// waiter misses its turn.
     ///
     /// The function has half of the [`server_timeout`](Self::server_timeout) for its answer. If it fails,
     /// hangs or panics, or if the server calls its password wrong, it is asked again after 10, 20, 40 …

@@ -81,7 +81,7 @@ pub struct Stats {
     /// [`Error::NoQuorum`](crate::Error::NoQuorum) or
     /// [`Error::NotReplicated`](crate::Error::NotReplicated).
     pub unavailable: u64,
-    /// The time that all holds together lasted that are over, however they ended.
+    /// How long all holds that have ended lasted together, however they ended.
     #[cfg_attr(
         feature = "serde",
         serde(

@@ -16,7 +16,7 @@ use crate::types::fence::Fence;
 /// The lock, for one guard. When it is dropped, the next waiter here has its turn, or the tenure is released.
 #[derive(Debug)]
 pub(crate) struct Turn {
-    /// `None` once the turn is over.
+    /// `None` once the turn has ended.
     held: Option<Held>,
     turns: Arc<Turns>,
     fence: Fence,

@@ -23,7 +23,7 @@ pub(crate) struct Turns {
     first: Fence,
     /// The fence of the present turn, or of the last one.
     fence: AtomicU64,
-    /// The fence of the last turn that nobody came after at once. That turn is over.
+    /// The fence of the last turn that nobody came after at once. That turn has ended.
     rested: AtomicU64,
     /// The fence of the last turn that there may be.
     last: Fence,
@@ -129,7 +129,7 @@ impl Turns {
         Some(next)
     }
 
-    /// Fails if the turn with this fence is over: it was passed on, or the hold is over.
+    /// Fails if the turn with this fence has ended: it was passed on, or the hold has ended.
     pub(super) fn check(&self, fence: Fence) -> Result<(), Lost> {
         let is_present = self.fence.load(Ordering::Acquire) == fence.get();
         if !is_present || self.rested.load(Ordering::Acquire) == fence.get() {
@@ -138,7 +138,7 @@ impl Turns {
         self.hold().check()
     }
 
-    /// Waits until the turn with this fence is over.
+    /// Waits until the turn with this fence has ended.
     pub(super) async fn over(&self, fence: Fence) -> Lost {
         loop {
             let ended = self.ended.notified();

@@ -1,7 +1,7 @@
 //! The renewer: when the background task looks at each hold next, and what it does then.
 //!
 //! Each hold has a time of its own in the schedule, so a failure for one lock never delays the renewal of
-//! another. A hold that is over leaves the schedule at once, so nothing is renewed after its release.
+//! another. A hold that has ended leaves the schedule at once, so nothing is renewed after its release.
 //!
 //! After the process was paused, all renewals can be due at the same time. They are sent in batches. No
 //! acquire is then delayed by more than one batch, and the server does not receive all renewals at once.
@@ -64,7 +64,7 @@ impl Background {
         }
     }
 
-    /// Stops watching a hold that is over.
+    /// Stops watching a hold that has ended.
     pub(in crate::engine) fn leave(&self, hold: &Hold) {
         let mut schedule = locked(&self.schedule);
         if let Some(place) = schedule.places.remove(&hold.request) {
@@ -98,8 +98,8 @@ impl Background {
             .collect()
     }
 
-    /// Renews a hold, or ends it if its time is over. While the renewal is under way, the next look is due at
-    /// the deadline.
+    /// Renews a hold, or ends it if its time has passed. While the renewal is under way, the next look is due
+    /// at the deadline.
     pub(super) fn look(self: &Arc<Self>, hold: Arc<Hold>) -> Option<Job> {
         let deadline = hold.deadline();
         if self.client.now() >= deadline {
@@ -211,7 +211,7 @@ impl Background {
         }
     }
 
-    /// Ends a hold whose lease was over before its release.
+    /// Ends a hold whose lease had ended before its release.
     pub(in crate::engine) fn lose(&self, hold: &Hold, reason: HoldEnd) {
         let (before, holding) = hold.end(reason);
         if before.is_none() {

@@ -263,7 +263,7 @@ impl Group {
         Some(Pending::begin(&self.0.as_ref()?.waiters))
     }
 
-    /// A call that asked for a lock of this group is over.
+    /// A call that asked for a lock of this group has ended.
     pub(crate) fn asked(&self, outcome: Outcome, Timer(began): &Timer, now: impl FnOnce() -> LocalTime) {
         let Some(handles) = &self.0 else { return };
         let histogram = handles.asked[outcome.index()].get_or_init(|| {

@@ -39,7 +39,7 @@ pub(crate) struct Holder {
     pub(crate) fence: u64,
     /// `None` after a release. This distinguishes a release from an expired lease.
     pub(crate) owner: Option<Owner>,
-    /// The request by which the owner became the owner. When that hold is over, another hold of the owner.
+    /// The request by which the owner became the owner. When that hold has ended, another hold of the owner.
     pub(crate) request: Option<RequestId>,
     /// The grant was pushed, and is not claimed yet.
     pub(crate) pushed: bool,
@@ -90,7 +90,7 @@ impl Holder {
         self.fence + self.owner.as_ref().map_or(0, |_| RESERVED)
     }
 
-    /// The only hold is over, and has used fences up to `last`.
+    /// The only hold has ended, and has used fences up to `last`.
     pub(crate) fn end_told(&mut self, last: u64) {
         self.owner = None;
         self.fence = last;

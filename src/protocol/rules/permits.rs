@@ -105,12 +105,12 @@ pub(crate) struct OpenPermits<'a> {
     caller: &'a str,
     /// How many permits were in use before the call.
     used_before: u32,
-    /// Some holds that are over may still be there, because the bound was reached.
+    /// Some holds that have ended may still be there, because the bound was reached.
     unsettled: bool,
 }
 
 impl<'a> OpenPermits<'a> {
-    /// Drops the holds that are over.
+    /// Drops the holds that have ended.
     pub(crate) fn new(
         permits: &'a mut Permits,
         keys: &'a Keys,
@@ -151,7 +151,7 @@ impl<'a> OpenPermits<'a> {
         permits.absent.clear();
     }
 
-    /// Drops the holds that are over, in the order of their ends. If `is_exact`, also corrects the first
+    /// Drops the holds that have ended, in the order of their ends. If `is_exact`, also corrects the first
     /// timer that is left. Looks at no more timers than the bound. Returns the first timer, or 0. The client
     /// of an unclaimed grant is absent.
     pub(crate) fn settle(&mut self, is_exact: bool) -> u64 {

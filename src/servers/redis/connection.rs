@@ -52,7 +52,7 @@ pub(super) struct Connection {
     successor: Option<Successor>,
     /// What renews the credentials, if a provider has them.
     renewal: Option<Renewal>,
-    /// Why the connection is over, once that is known.
+    /// Why the connection has ended, once that is known.
     over: Option<Failure>,
 }
 
@@ -205,7 +205,7 @@ impl Connection {
         self.since.elapsed()
     }
 
-    /// Waits until the connection is over, and returns the reason. May be cancelled, and called again.
+    /// Waits until the connection ends, and returns the reason. May be cancelled, and called again.
     pub(super) async fn lost(&mut self) -> Failure {
         if let Some(why) = &self.over {
             return why.clone();
@@ -244,8 +244,8 @@ fn broken(why: impl Into<Arc<str>>) -> Failure {
 }
 
 impl Line {
-    /// Sends the commands that `write` appends, unless the connection is over. The last reply is told to what
-    /// `write` returns, with the number of those before it, which are dropped.
+    /// Sends the commands that `write` appends, unless the connection has ended. The last reply is told to
+    /// what `write` returns, with the number of those before it, which are dropped.
     pub(super) fn send(&self, write: impl FnOnce(&mut Vec<u8>) -> (usize, Told<Value>)) {
         self.append(|out| {
             let (ignored, told) = write(out);
@@ -502,7 +502,7 @@ struct Service {
 }
 
 impl Service {
-    /// Does what can be done now. Ready once the connection is over.
+    /// Does what can be done now. Ready once the connection has ended.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Failure> {
         // This comes first, so that nothing that is sent from here on is overlooked.
         self.shared.writer.register(context.waker());

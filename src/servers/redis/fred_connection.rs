@@ -24,7 +24,7 @@ pub(super) struct FredConnection {
     errors: broadcast::Receiver<(fred::error::Error, Option<Server>)>,
     router: ConnectHandle,
     since: Instant,
-    /// Why the connection is over, once that is known.
+    /// Why the connection has ended, once that is known.
     over: Option<ServerError>,
 }
 
@@ -53,7 +53,7 @@ impl FredConnection {
         self.since.elapsed()
     }
 
-    /// Waits until the connection is over, and returns the reason. May be cancelled, and called again.
+    /// Waits until the connection ends, and returns the reason. May be cancelled, and called again.
     pub(super) async fn lost(&mut self) -> ServerError {
         if let Some(why) = &self.over {
             return why.clone();

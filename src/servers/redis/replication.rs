@@ -4,10 +4,10 @@
 //! - Each hold is renewed on this connection. After the reply, its request joins the next round. One `WAIT`
 //!   serves all requests that have joined, however many.
 //! - A round lasts a quarter of the time that the oldest request has waited. A request without a confirmation
-//!   joins the next round, until its time is over. A request that comes during a round has to wait for its
-//!   end, but loses nothing: a replica that lacks the earlier write lacks the later one too. Rounds of
-//!   constant length would not work, because the server counts from its last command on a connection. A
-//!   replica that is further away than two rounds would never confirm in time.
+//!   joins the next round, until its time ends. A request that comes during a round has to wait for its end,
+//!   but loses nothing: a replica that lacks the earlier write lacks the later one too. Rounds of constant
+//!   length would not work, because the server counts from its last command on a connection. A replica that
+//!   is further away than two rounds would never confirm in time.
 //! - A `WAIT` concerns only the writes of its own connection. On a connection other than the renewal's, its
 //!   answer would mean nothing, so the renewal must be repeated there.
 

@@ -58,7 +58,7 @@ impl<C> Backlog<C> {
         self.asks.next(now, in_flight.latency())
     }
 
-    /// Removes and returns a call whose caller's bound is over.
+    /// Removes and returns a call whose caller's bound has passed.
     pub(super) fn expired(&mut self, now: LocalTime) -> Option<C> {
         self.asks.expired(now)
     }

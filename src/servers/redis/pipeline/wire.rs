@@ -12,7 +12,7 @@ pub(crate) trait Wire: Clone + Send + Sync + 'static {
     type Reply: Send + fmt::Debug + 'static;
 
     /// Sends a command behind all earlier ones, with what must be told of its reply. Replies come in the
-    /// order of the commands. A connection that is over drops both.
+    /// order of the commands. A connection that has ended drops both.
     fn send(
         &self,
         command: Self::Command,
