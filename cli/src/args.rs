@@ -260,10 +260,10 @@ pub(crate) struct Connection {
     /// The server; several are a quorum.
     #[arg(long)]
     pub(crate) url: Vec<String>,
-    /// In a quorum: its servers keep every write over a restart. The same in all clients.
+    /// In a quorum: its servers keep every write over a restart. Must be the same in all clients.
     #[arg(long)]
     pub(crate) durable: bool,
-    /// In a quorum: the longest lease of any client. The same in all clients [default: 60s].
+    /// In a quorum: the longest lease of any client. Must be the same in all clients [default: 60s].
     #[arg(long, value_name = "T", value_parser = spans::parse)]
     pub(crate) longest_lease: Option<Duration>,
     /// What the keys of the locks begin with [default: fairlock].

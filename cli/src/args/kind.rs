@@ -10,7 +10,8 @@ use crate::connection::Place;
 /// Which of them is taken, and how much of it.
 #[derive(Debug, Args)]
 pub(crate) struct Wanted {
-    /// Take NAME as a reader, beside others. NAME without -s or -x is another lock, and does not exclude it.
+    /// Take NAME as a reader, together with others. NAME without -s or -x is another lock, and does not
+    /// exclude it.
     #[arg(short, long, conflicts_with_all = ["exclusive", "permits", "of"])]
     pub(super) shared: bool,
     /// Take NAME as a writer, alone. NAME without -s or -x is another lock, and does not exclude it.
