@@ -74,6 +74,7 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a process that does not lead says so", HTTP, ".filter(|lead| lead.check().is_ok())?", "?", ON_LEAD),
     edit("clients of a leader leave file descriptors to its work", HTTP, "            drop(place);\n", "", ON_LEAD),
     edit("a client of a leader has one answer", HTTP, "            .keep_alive(false)\n", "", ON_LEAD),
+    edit("a leader answers at addresses of both families", HTTP, "set_only_v6(false)", "set_only_v6(true)", ON_LEAD),
     edit("more clients of a leader wait", HTTP, "const MOST_CLIENTS: usize = 64;", "const MOST_CLIENTS: usize = 1 << 20;", ON_LEAD),
     edit("health is that of the last look", HTTP, "Err(error) => (StatusCode::SERVICE_UNAVAILABLE,", "Err(error) => (StatusCode::OK,", ON_LEAD),
     edit("a look that takes long is told of", CONNECTION, "match timeout(late, &mut answer).await {", "match timeout(late * 100, &mut answer).await {", ON_LEAD),
