@@ -100,8 +100,8 @@ impl Place {
         }
     }
 
-    /// Asks a question again and again, by a client of its own, and tells each answer. If an answer takes
-    /// longer than `late`, that is told too, and the answer when it comes.
+    /// Asks a question again and again, by a client of its own, and reports each answer. If an answer takes
+    /// longer than `late`, that is reported too, and the answer when it comes.
     pub(crate) async fn ask_on<T, F: Future<Output = fairlock::Result<T>>>(
         self,
         late: Duration,

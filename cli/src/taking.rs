@@ -22,7 +22,7 @@ use crate::nesting::Nesting;
 use crate::report::{Report, hint};
 use crate::signals::Signals;
 
-/// Who is in front is told when a wait lasts for this long, and then from time to time.
+/// Who is in front is reported when a wait lasts for this long, and then from time to time.
 const FIRST_NOTICE: Duration = Duration::from_secs(1);
 const NEXT_NOTICE: Duration = Duration::from_secs(30);
 /// How long the end waits for a server, before it leaves what it holds to its lease.

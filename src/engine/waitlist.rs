@@ -250,7 +250,7 @@ impl Waitlist {
         })
     }
 
-    /// A place in the queue behind all that are known here. `None` while no server has told its time.
+    /// A place in the queue behind all that are known here. `None` while no server has reported its time.
     fn next_ticket(&self) -> Option<Ticket> {
         let server = self.client.store.server_of(&self.keys);
         let now = Ticket(1000 * self.client.clocks.server_time(server)?.ms());

@@ -30,7 +30,7 @@ struct SeenHolder {
     fences: Vec<(usize, Fence)>,
 }
 
-/// What one server told.
+/// What one server reported.
 struct Told {
     server: usize,
     now: ServerTime,
@@ -62,7 +62,7 @@ impl QuorumClient {
         })
     }
 
-    /// What a majority of the servers tell, until it is certain who holds the lock.
+    /// What a majority of the servers report, until it is certain who holds the lock.
     async fn told(&self, keys: &Arc<Keys>, terms: &LeaseTerms) -> Result<Vec<Told>> {
         let mut asked: FuturesUnordered<_> = (self.servers.iter().enumerate())
             .map(|(server, shared)| async move {

@@ -86,7 +86,7 @@ struct Watching {
     every: Duration,
     /// When to ask next. At once, if `None`.
     due: Option<Instant>,
-    /// What was told last. `None` if nothing has been told.
+    /// What was reported last. `None` if nothing has been reported.
     told: Option<Status>,
 }
 

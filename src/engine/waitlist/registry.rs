@@ -96,7 +96,7 @@ impl Waitlists {
     }
 
     /// A place in the queue of a lock, for a request that arrives now and asks later. `None` while no server
-    /// has told its time: then the server gives the place.
+    /// has reported its time: then the server gives the place.
     pub(crate) fn next_ticket(&self, keys: &Arc<Keys>, channel: &Arc<str>) -> Option<Ticket> {
         let (waitlist, ticket) = self.enter(keys, channel, Waitlist::next_ticket);
         self.discard(&waitlist);

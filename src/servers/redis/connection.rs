@@ -6,7 +6,7 @@
 //! A subscription has no reply if it succeeds, but a message that confirms it, in the order of the replies.
 //! An error is a reply. A server of a cluster also ends subscriptions by itself, and then the error and the
 //! message may both come when the client does it too. So a bare `HELLO` follows, which any user may send at
-//! any time, and whose reply tells that there is no other one.
+//! any time, and whose reply says that there is no other one.
 
 #[cfg(test)]
 pub(super) mod tests;

@@ -138,7 +138,7 @@ fn tls_words(error: &Error) -> Option<&str> {
     }
 }
 
-/// Whether the error of OpenSSL tells of the end of the connection, and of no fault that either side found.
+/// Whether the error of OpenSSL reports the end of the connection, and of no fault that either side found.
 /// The code 5 is `SSL_ERROR_SYSCALL`.
 fn is_broken_off(details: &str) -> bool {
     [

@@ -9,7 +9,7 @@
 //!   answered. Calls that keep a hold go at once ([`Priority`]), then calls that end one, then those of
 //!   requests that were queued before, then all others. So a flood delays no renewal and no release, and
 //!   does not time out while the server works at full speed.
-//! - The connection tells of each reply as it is read, whether or not the caller runs. A call that met a
+//! - The connection reports each reply as it is read, whether or not the caller runs. A call that met a
 //!   missing script returns to its place in the backlog at that time. So all such calls are sent again in
 //!   their order, once the scripts are loaded.
 //! - A call leaves the backlog when its caller is dropped. A call is not sent if its sender has given it up

@@ -85,7 +85,7 @@ struct Known {
 }
 
 impl DistinctServers {
-    /// Refuses a server that is known by another address. A server that tells no id is not checked.
+    /// Refuses a server that is known by another address. A server that reports no id is not checked.
     pub(super) async fn check(&self, line: &Line, address: &str) -> Result<(), Failure> {
         let info = match line.call(&["INFO", "server"]).await {
             Ok(info) => info.as_string().unwrap_or_default(),

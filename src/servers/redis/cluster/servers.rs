@@ -91,7 +91,7 @@ impl Cluster {
         learnt.unwrap_or(Ok(None))
     }
 
-    /// Whether a server has told the owners of the slots. Fails if there is no use in waiting for that.
+    /// Whether a server has reported the owners of the slots. Fails if there is no use in waiting for that.
     fn has_met(&self, table: &Table) -> Result<bool, Failure> {
         match table.unmet() {
             _ if self.is_closed() => Err(Failure::Closed),

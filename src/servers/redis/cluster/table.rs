@@ -27,7 +27,7 @@ pub(super) struct Table {
     settling: Duration,
     /// Where the channels are subscribed, by their slots.
     channels: HashMap<usize, HashMap<Arc<str>, Subscribed>>,
-    /// How scripts publish in this cluster, or why no server has told that yet.
+    /// How scripts publish in this cluster, or why no server has reported that yet.
     met: Result<PubSubMode, Failure>,
 }
 
@@ -75,7 +75,7 @@ impl Table {
         }
     }
 
-    /// Stores what the first server to answer has told of the cluster, or why none has.
+    /// Stores what the first server to answer has reported of the cluster, or why none has.
     pub(super) fn meet(&mut self, met: Result<(PubSubMode, View), Failure>) {
         self.met = met.map(|(pubsub_mode, view)| {
             self.apply(&view);
