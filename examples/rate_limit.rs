@@ -1,5 +1,5 @@
-//! A fair rate limit over several clients: a semaphore whose permits stay taken for a while. A provider that
-//! counts 50 calls per second is not exceeded, though calls are on their way for up to 200 ms.
+//! A fair rate limit over several clients: their calls begin at even distances, in the order in which they
+//! asked.
 //!
 //! `cargo run --example rate_limit` needs no server. With a URL as its argument it uses that server.
 
@@ -9,10 +9,8 @@ use fairlock::{LockManager, MemoryStore};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-const PERMITS: u32 = 4;
-const AT_LEAST: Duration = Duration::from_millis(100);
-/// If a process dies between the grant and the drop of its guard, its permit is taken for so long.
-const LEASE: Duration = Duration::from_millis(500);
+const TURNS: u32 = 20;
+const PERIOD: Duration = Duration::from_secs(1);
 
 #[tokio::main]
 async fn main() -> fairlock::Result<()> {
@@ -24,12 +22,12 @@ async fn main() -> fairlock::Result<()> {
             Some(url) => LockManager::connect(&url).await?,
             None => LockManager::builder().in_memory(&store)?,
         };
-        let limited = locks.semaphore("mail", PERMITS).at_least(AT_LEAST).lease(LEASE);
+        let mail = locks.rate_limit("mail", TURNS, PERIOD);
         for message in 0..5 {
-            let turn = limited.acquire();
+            let turn = mail.acquire();
             set.spawn(async move {
-                // The guard is dropped before the call, which may take long.
-                drop(turn.await?);
+                turn.await?;
+                // The call goes here. It may take as long as it likes, and nothing is held meanwhile.
                 Ok((began.elapsed(), client, message))
             });
         }
@@ -46,6 +44,6 @@ async fn main() -> fairlock::Result<()> {
             at.as_millis()
         );
     }
-    println!("{} messages, at most {PERMITS} within {AT_LEAST:?}", sent.len());
+    println!("{} messages, at most {TURNS} within {PERIOD:?}", sent.len());
     Ok(())
 }

@@ -101,6 +101,7 @@ pub use api::leadership::Leadership;
 pub use api::lock::Lock;
 pub use api::lock_set::{LockSet, LockSetGuard};
 pub use api::manager::{LockManager, LockManagerBuilder, Quorum, Stats};
+pub use api::rate_limit::RateLimit;
 pub use api::rw_lock::{ReadLock, RwLock, WriteLock};
 pub use api::semaphore::Semaphore;
 pub use api::spin;

@@ -15,6 +15,7 @@ use nix::sys::signal::Signal;
 pub(crate) use self::kind::{Kinds, Wanted};
 pub(crate) use self::operator::{Check, Completions, Holds, List, Man, Release, Status, Top, Watch};
 use crate::exit::NOT_ACQUIRED;
+use crate::rate::Limit;
 use crate::spans;
 
 const SERVER: &str = "\
@@ -93,6 +94,8 @@ pub(crate) struct Run {
     #[arg(long, value_name = "WHAT", default_value = "kill")]
     pub(crate) on_lost: OnLost,
     #[command(flatten)]
+    pub(crate) limit: Limit,
+    #[command(flatten)]
     pub(crate) foreign: Foreign,
     /// The command and its arguments.
     #[arg(value_name = "CMD", trailing_var_arg = true)]
@@ -106,7 +109,10 @@ type IsGiven = fn(&Run) -> bool;
 
 /// The options of `run` that `lead` refuses: the id, how a refusal names it, and whether it was given. A
 /// leader has one lock, waits for as long as it takes, and is stopped when it does not lead any more.
-const NOT_FOR_LEADERS: [(&str, &str, IsGiven); 10] = [
+const NOT_FOR_LEADERS: [(&str, &str, IsGiven); 13] = [
+    ("rate", "--rate", |run| run.limit.rate.is_some()),
+    ("burst", "--burst", |run| run.limit.burst != 0),
+    ("cost", "--cost", |run| run.limit.cost != 1),
     ("also", "--also", |run| !run.taking.also.is_empty()),
     ("shared", "--shared", |run| run.taking.wanted.shared),
     ("exclusive", "--exclusive", |run| run.taking.wanted.exclusive),

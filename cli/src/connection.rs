@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use fairlock::diagnose::{self, Finding};
-use fairlock::{LockManager, LockManagerBuilder, MemoryStore, Quorum, Tls};
+use fairlock::{LockManager, LockManagerBuilder, MemoryStore, Quorum, RateLimit, Tls};
 use tokio::time::{sleep, timeout};
 
 use crate::any_lock::AnyLock;
@@ -143,6 +143,14 @@ impl Place {
     /// lock in memory.
     pub(crate) async fn check(&self, lock: impl FnOnce(&LockManager) -> AnyLock) -> fairlock::Result<()> {
         lock(&self.in_memory().await?).status().await.map(drop)
+    }
+
+    /// Refuses a rate limit in the same way.
+    pub(crate) async fn check_rate_limit(
+        &self,
+        limit: impl FnOnce(&LockManager) -> RateLimit,
+    ) -> fairlock::Result<()> {
+        limit(&self.in_memory().await?).try_acquire().await
     }
 
     /// Refuses a pattern in the same way.

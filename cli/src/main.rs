@@ -17,6 +17,7 @@ mod loss;
 mod nesting;
 mod output;
 mod password;
+mod rate;
 mod report;
 mod run;
 mod signals;

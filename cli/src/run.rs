@@ -12,6 +12,7 @@ use crate::connection::{Place, default_lease};
 use crate::exit::{Failure, IO, LOST, NOT_EXECUTABLE, NOT_FOUND};
 use crate::loss::Margin;
 use crate::nesting::Nesting;
+use crate::rate;
 use crate::report::Report;
 use crate::signals::Signals;
 use crate::spans::show;
@@ -23,6 +24,9 @@ const DEFAULT_KILL_AFTER: Duration = Duration::from_secs(5);
 
 pub(crate) async fn run(run: &Run) -> Result<u8, Failure> {
     refuse_foreign(run)?;
+    if let Some(rate) = run.limit.rate {
+        return rate::run(run, rate).await;
+    }
     let mut command = command(run)?;
     let kill_after = kill_after(run)?;
     let place = Place::of(&run.connection)?;

@@ -19,6 +19,7 @@ use crate::api::lock::Lock;
 use crate::caller::gate::Gate;
 use crate::caller::local_queue::LocalQueues;
 use crate::caller::place::Place;
+use crate::caller::rate_limit::RateLimits;
 use crate::engine::options::ManagerOptions;
 use crate::servers::memory::MemoryStore;
 use crate::types::error::{Error, Result, Unreleased};
@@ -67,6 +68,7 @@ use crate::types::permits::Gives;
 #[derive(Clone)]
 pub struct LockManager {
     queues: Arc<LocalQueues>,
+    rate_limits: Arc<RateLimits>,
 }
 
 impl LockManager {
@@ -278,6 +280,7 @@ impl LockManager {
         self.place().end_waits();
         self.queues.give_back();
         self.queues.gate().refuse_all(&Error::Closed);
+        self.rate_limits.refuse_all(&Error::Closed);
         let unconfirmed = self.place().drained().await;
         let held = self.place().held();
         if held.is_empty() && unconfirmed == 0 {
@@ -295,12 +298,17 @@ impl LockManager {
     pub(crate) fn of(place: impl Into<Place>) -> LockManager {
         LockManager {
             queues: Arc::new(LocalQueues::new(Gate::new(place.into()))),
+            rate_limits: Arc::new(RateLimits::new()),
         }
     }
 
     #[cfg(test)]
     pub(crate) fn queues(&self) -> &Arc<LocalQueues> {
         &self.queues
+    }
+
+    pub(crate) fn rate_limits(&self) -> &Arc<RateLimits> {
+        &self.rate_limits
     }
 
     pub(crate) fn place(&self) -> &Place {

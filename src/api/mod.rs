@@ -9,6 +9,7 @@ pub(crate) mod leadership;
 pub(crate) mod lock;
 pub(crate) mod lock_set;
 pub(crate) mod manager;
+pub(crate) mod rate_limit;
 pub(crate) mod rw_lock;
 pub(crate) mod semaphore;
 pub mod spin;

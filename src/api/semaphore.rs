@@ -27,7 +27,6 @@ impl LockManager {
     /// # Ok(()) }
     /// ```
     #[doc(alias = "RSemaphore")]
-    #[doc(alias = "rate_limit")]
     pub fn semaphore(&self, name: impl AsRef<str>, capacity: u32) -> Semaphore {
         let one = Permits { weight: 1, capacity };
         Semaphore(self.handle(Gives::Permits(one), name.as_ref()))
@@ -46,7 +45,8 @@ impl LockManager {
 /// [slot](SemaphoreGuard::slot).
 ///
 /// It is awaited, acquired and looked at as a [`Lock`](crate::Lock) is. The guide has more on
-/// [permits](crate::guide::permits), and on choosing a [rate limit](crate::guide::permits#a-rate-limit).
+/// [permits](crate::guide::permits). How many calls *begin* within a time is the matter of a
+/// [rate limit](LockManager::rate_limit).
 ///
 /// # Examples
 /// ```
@@ -54,13 +54,8 @@ impl LockManager {
 /// # let locks = fairlock::LockManager::in_memory();
 /// use std::time::Duration;
 ///
-/// let api = locks.semaphore("api", 10);
+/// let api = locks.semaphore("api", 10).max_hold(Duration::from_secs(60));
 /// let answer = api.with(async |token| format!("called under fence {}", token.fence())).await?;
-///
-/// // A fair rate limit: at most 4 grants within 100 ms.
-/// let limited = locks.semaphore("api-rate", 4).at_least(Duration::from_millis(100));
-/// let limited = limited.lease(Duration::from_millis(500));
-/// drop(limited.acquire().await?); // before the call, which may take long
 /// # let _ = answer;
 /// # Ok(()) }
 /// ```
@@ -256,7 +251,8 @@ impl Semaphore {
     }
 
     /// Keeps the permits taken until so long after their grant, as [`Lock::at_least`](crate::Lock::at_least)
-    /// does. So at most `capacity` guards begin within that time.
+    /// does. They come back together if they were taken together, so it is no good
+    /// [rate limit](LockManager::rate_limit).
     ///
     /// # Examples
     /// ```
@@ -264,9 +260,9 @@ impl Semaphore {
     /// # let locks = fairlock::LockManager::in_memory();
     /// use std::time::Duration;
     ///
-    /// let limited = locks.semaphore("api-rate", 4).at_least(Duration::from_millis(100));
-    /// limited.acquire().await?.release().await?;
-    /// assert_eq!(limited.status().await?.permits_in_use, 1); // for the rest of the 100 ms
+    /// let gate = locks.semaphore("gate", 4).at_least(Duration::from_secs(60));
+    /// gate.acquire().await?.release().await?;
+    /// assert_eq!(gate.status().await?.permits_in_use, 1); // for the rest of the minute
     /// # Ok(()) }
     /// ```
     pub fn at_least(mut self, at_least: impl Into<Option<Duration>>) -> Semaphore {

@@ -3,3 +3,4 @@
 pub(crate) mod gate;
 pub(crate) mod local_queue;
 pub(crate) mod place;
+pub(crate) mod rate_limit;

@@ -37,12 +37,7 @@ impl Keys {
 
     /// The keys of a lock of this kind.
     pub(crate) fn of_kind(kind: Kind, prefix: &str, name: &str) -> Result<Keys, Invalid> {
-        check_name(name)?;
-        let tagged = if name.starts_with('{') {
-            name.to_owned()
-        } else {
-            format!("{{{name}}}")
-        };
+        let tagged = tagged(name)?;
         let kept_as = match kind {
             Kind::Lock => "",
             Kind::Semaphore => SEMAPHORE,
@@ -95,10 +90,38 @@ impl Keys {
     }
 }
 
+/// The keys of a rate limit. It has no channel.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct RateKeys {
+    /// A hash: the time of the next turn.
+    pub(crate) rate: String,
+    /// A sorted set: waitlist → when its first caller came.
+    pub(crate) queue: String,
+}
+
+impl RateKeys {
+    pub(crate) fn new(prefix: &str, name: &str) -> Result<RateKeys, Invalid> {
+        let tagged = tagged(name)?;
+        Ok(RateKeys {
+            rate: format!("{prefix}:rate:{tagged}"),
+            queue: format!("{prefix}:queue:rate:{tagged}"),
+        })
+    }
+}
+
 /// The key of a client's label. It belongs to no lock. A lock's keys have a hash tag and this one has none,
 /// so the two never meet.
 pub(crate) fn label_key(prefix: &str, client: &ClientId) -> String {
     format!("{prefix}:label:{client}")
+}
+
+/// The name as it stands in a key: a hash tag, unless it has one.
+fn tagged(name: &str) -> Result<String, Invalid> {
+    check_name(name)?;
+    Ok(match name.starts_with('{') {
+        true => name.to_owned(),
+        false => format!("{{{name}}}"),
+    })
 }
 
 /// A name may contain one hash tag. The tag must be at the start, must not be empty, and must be followed by
@@ -136,7 +159,7 @@ const SEMAPHORE: &str = "semaphore:";
 const READ_WRITE: &str = "rw:";
 
 /// What may stand before the hash tag in keys and channels.
-const KINDS: [&str; 6] = ["queue", "unlock", "spin", "timers", "semaphore", "rw"];
+const KINDS: [&str; 7] = ["queue", "unlock", "spin", "timers", "semaphore", "rw", "rate"];
 
 /// Checks a prefix. It stands before the hash tag, so it must not contain one. It must not end with a kind:
 /// otherwise its locks would share keys with the locks under a shorter prefix.

@@ -5,6 +5,7 @@
 
 pub(crate) mod lock;
 pub(crate) mod permits;
+pub(crate) mod rate;
 #[cfg(test)]
 mod tests;
 
@@ -14,6 +15,7 @@ use uuid::Uuid;
 
 use self::lock::Lock;
 use self::permits::{OpenPermits, Permits};
+use self::rate::RateTurns;
 use super::ids::RequestId;
 use super::keys::Keys;
 use super::label::Label;
@@ -52,6 +54,8 @@ pub(crate) struct Rules {
     /// The permits of semaphores and read/write locks, by `Keys::lock` too.
     pub(crate) permits: HashMap<String, Permits>,
     pub(crate) spins: HashMap<String, Spin>,
+    /// The rate limits, by `RateKeys::rate`.
+    pub(crate) rates: HashMap<String, RateTurns>,
     /// The labels of the clients that run, by their keys.
     pub(crate) labels: HashMap<String, Label>,
     pub(crate) bound: usize,
@@ -65,6 +69,7 @@ impl Rules {
             locks: HashMap::new(),
             permits: HashMap::new(),
             spins: HashMap::new(),
+            rates: HashMap::new(),
             labels: HashMap::new(),
             bound,
             sweep_at: SWEEP_FROM,
@@ -80,11 +85,12 @@ impl Rules {
         self.locks.retain(|_, lock| lock.kept_until > now.ms);
         self.spins.retain(|_, spin| spin.until > now.ms);
         self.permits.retain(|_, permits| permits.kept_until > now.ms);
+        self.rates.retain(|_, turns| turns.kept_until > now.ms);
         self.sweep_at = (2 * self.entries()).max(SWEEP_FROM);
     }
 
     fn entries(&self) -> usize {
-        self.locks.len() + self.permits.len() + self.spins.len()
+        self.locks.len() + self.permits.len() + self.spins.len() + self.rates.len()
     }
 
     pub(crate) fn lock(&mut self, key: &str) -> &mut Lock {

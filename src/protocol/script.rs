@@ -45,7 +45,9 @@ pub(crate) static PERMITS_WITHDRAW: Script = Script::new("permits_withdraw", tex
 pub(crate) static PERMITS_RENEW: Script = Script::new("permits_renew", texts::PERMITS_RENEW);
 pub(crate) static PERMITS_INSPECT: Script = Script::new("permits_inspect", texts::PERMITS_INSPECT);
 
-pub(crate) static ALL: [&Script; 14] = [
+pub(crate) static RATE_ASK: Script = Script::new("rate_ask", texts::RATE_ASK);
+
+pub(crate) static ALL: [&Script; 15] = [
     &ACQUIRE,
     &RELEASE,
     &WITHDRAW,
@@ -60,6 +62,7 @@ pub(crate) static ALL: [&Script; 14] = [
     &PERMITS_WITHDRAW,
     &PERMITS_RENEW,
     &PERMITS_INSPECT,
+    &RATE_ASK,
 ];
 
 /// The scripts of locks come first. The servers of a quorum need no others.

@@ -9,6 +9,7 @@ mod model;
 mod odd;
 mod permits;
 mod quorum;
+mod rate;
 mod server;
 mod step;
 mod times;

@@ -16,8 +16,8 @@ use fairlock::spin::SpinLock;
 use fairlock::{
     Credentials, Error, Fence, HoldEnd, HoldToken, Holder, Invalid, Kind, Leadership, Lease, LeaseState,
     Listed, Lock, LockGuard, LockManager, LockManagerBuilder, LockSet, LockSetGuard, LockStream, Lost,
-    MemoryStore, Owner, Quorum, ReadGuard, ReadLock, Result, RwLock, Semaphore, SemaphoreGuard, ServerError,
-    Stats, Status, Tls, Unreleased, WriteGuard, WriteLock,
+    MemoryStore, Owner, Quorum, RateLimit, ReadGuard, ReadLock, Result, RwLock, Semaphore, SemaphoreGuard,
+    ServerError, Stats, Status, Tls, Unreleased, WriteGuard, WriteLock,
 };
 use futures_util::future::try_join_all;
 use tokio::task::JoinSet;
@@ -93,6 +93,7 @@ fn types_have_the_bounds_that_users_rely_on() {
     everywhere::<MemoryStore>();
     everywhere::<Owner>();
     everywhere::<Quorum>();
+    everywhere::<RateLimit>();
     everywhere::<ReadGuard>();
     everywhere::<ReadLock>();
     everywhere::<RwLock>();
@@ -130,6 +131,7 @@ fn types_have_the_bounds_that_users_rely_on() {
     cheap::<MemoryStore>();
     cheap::<Owner>();
     cheap::<Quorum>();
+    cheap::<RateLimit>();
     cheap::<ReadLock>();
     cheap::<RwLock>();
     cheap::<Semaphore>();
@@ -210,7 +212,7 @@ fn futures_can_be_spawned(locks: &LockManager, lock: &Lock, guard: LockGuard, fe
 }
 
 /// The same for the other kinds, and for sets.
-fn futures_of_all_kinds_can_be_spawned(permits: &Semaphore, lock: &RwLock, set: &LockSet) {
+fn futures_of_all_kinds_can_be_spawned(permits: &Semaphore, lock: &RwLock, set: &LockSet, limit: &RateLimit) {
     macro_rules! all_ways {
         ($it:expr) => {
             drop(call($it.acquire()));
@@ -229,6 +231,9 @@ fn futures_of_all_kinds_can_be_spawned(permits: &Semaphore, lock: &RwLock, set: 
     all_ways!(set);
     drop(call(permits.status()));
     drop(call(lock.status()));
+    drop(call(limit.acquire()));
+    drop(call(limit.acquire_timeout(Duration::ZERO)));
+    drop(call(limit.try_acquire()));
     let (permits, lock, set) = (permits.clone(), lock.clone(), set.clone());
     drop(call(async move {
         let mut bulk = permits.permits(3).await?;

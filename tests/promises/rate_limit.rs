@@ -1,32 +1,318 @@
-//! Rate limits (`docs/permits.md`) as a provider sees them, which counts calls as they arrive.
+//! Rate limits: how many calls begin, in which order, and what a provider sees, which counts as calls arrive.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use fairlock::{LockManager, MemoryStore};
+use fairlock::{Error, LockManager, MemoryStore, RateLimit, Semaphore};
+use futures_util::FutureExt;
+use futures_util::future::join_all;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::backend::{Backend, in_a_quorum, on_each_backend};
+
+on_each_backend! {
+    calls_of_all_processes_begin_at_the_rate,
+    a_burst_is_what_was_saved_before,
+    a_call_takes_as_many_turns_as_it_costs,
+    a_try_takes_a_turn_only_if_it_begins_now,
+    a_bounded_wait_ends_in_time_and_takes_nothing,
+    waiters_have_their_turns_in_the_order_of_their_arrival,
+    a_wait_that_is_dropped_leaves_its_turn_to_the_next,
+    a_process_that_is_gone_costs_the_others_no_turn_but_one,
+    a_closed_manager_ends_all_waits_for_turns,
+    what_a_rate_limit_cannot_be_is_refused_before_anything_is_sent,
+}
+
+in_a_quorum! {
+    a_rate_limit_is_refused_in_a_quorum,
+}
 
 const SECOND: Duration = Duration::from_secs(1);
-/// How long calls are on their way, at most.
-const WAY: Duration = Duration::from_millis(200);
-/// What the provider allows within a second.
-const LIMIT: usize = 50;
+const MS: Duration = Duration::from_millis(1);
+const LONG: Duration = Duration::from_secs(30);
 
-/// The most calls of ten processes that arrive within a second, if each begins after a grant of its own.
-async fn most_within_a_second(permits: u32, at_least: Duration) -> usize {
+/// When the calls of these tasks begin, in order.
+async fn begun(limits: impl IntoIterator<Item = RateLimit>, calls: usize) -> Vec<Instant> {
+    let times = Arc::new(Mutex::new(Vec::new()));
+    let mut tasks = JoinSet::new();
+    for limit in limits {
+        let times = Arc::clone(&times);
+        tasks.spawn(async move {
+            for _ in 0..calls {
+                limit.acquire().await.unwrap();
+                times.lock().unwrap().push(Instant::now());
+            }
+        });
+    }
+    timeout(LONG, tasks.join_all()).await.expect("their turns");
+    let mut times = times.lock().unwrap().clone();
+    times.sort();
+    times
+}
+
+/// The largest number of these within a window.
+fn most_within(times: &[Instant], window: Duration) -> usize {
+    let within = |(first, at): (usize, &Instant)| {
+        let later = times[first..].iter();
+        later.take_while(|other| **other < *at + window).count()
+    };
+    times.iter().enumerate().map(within).max().unwrap_or_default()
+}
+
+async fn calls_of_all_processes_begin_at_the_rate(backend: Backend) {
+    let clients = backend.clients(3).await;
+    let limits = (0..12).map(|n| clients[n % 3].rate_limit("a", 100, SECOND));
+    let start = Instant::now();
+    let times = begun(limits, 20).await;
+    let took = times[239] - start;
+    // 240 turns, of which the first is at once.
+    assert!(
+        took + 30 * MS >= 2390 * MS && took < 2390 * MS + backend.slack(),
+        "{took:?}"
+    );
+    if backend.is_in_memory() {
+        // Timers have whole milliseconds.
+        assert!(most_within(&times, SECOND - MS) <= 100);
+        assert!(most_within(&times, 9 * MS) <= 1);
+    }
+}
+
+async fn a_burst_is_what_was_saved_before(backend: Backend) {
+    let locks = backend.client().await;
+    let limit = locks.rate_limit("a", 10, SECOND).burst(5);
+    let times = begun([limit.clone()], 10).await;
+    // Six at once, and then one every 100 ms.
+    assert!(times[5] - times[0] < 50 * MS, "{:?}", times[5] - times[0]);
+    assert!(
+        times[9] - times[0] + 30 * MS >= 400 * MS,
+        "{:?}",
+        times[9] - times[0]
+    );
+    sleep(310 * MS).await;
+    // Three have been saved since.
+    let times = begun([limit], 5).await;
+    let (saved, next) = (times[2] - times[0], times[4] - times[0]);
+    assert!(
+        saved < 80 * MS && next + 50 * MS >= 100 * MS,
+        "{saved:?} {next:?}"
+    );
+}
+
+async fn a_call_takes_as_many_turns_as_it_costs(backend: Backend) {
+    let locks = backend.client().await;
+    let limit = locks.rate_limit("a", 10, SECOND);
+    let start = Instant::now();
+    limit.clone().cost(5).acquire().await.unwrap();
+    limit.acquire().await.unwrap();
+    let waited = start.elapsed();
+    assert!(
+        waited + 30 * MS >= 500 * MS && waited < 500 * MS + backend.slack(),
+        "{waited:?}"
+    );
+    // What costs much waits for all of it, and nothing cheaper overtakes it.
+    let (dear, cheap) = (tokio::spawn(limit.clone().cost(8).acquire()), limit.acquire());
+    sleep(5 * MS).await;
+    cheap.await.unwrap();
+    assert!(dear.is_finished());
+    dear.await.unwrap().unwrap();
+}
+
+async fn a_try_takes_a_turn_only_if_it_begins_now(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
+    let [here, there] = [here, there].map(|locks| locks.rate_limit("a", 1, 2 * SECOND));
+    here.try_acquire().await.unwrap();
+    match there.try_acquire().await {
+        Err(Error::Busy {
+            name, ttl, waiting, ..
+        }) => {
+            assert_eq!((&*name, waiting), ("a", 0));
+            assert!(ttl > SECOND && ttl <= 2 * SECOND, "{ttl:?}");
+        }
+        other => panic!("{other:?}"),
+    }
+    let waits = tokio::spawn(here.acquire());
+    sleep(50 * MS).await;
+    assert!(matches!(
+        here.try_acquire().await,
+        Err(Error::Busy { waiting: 1, .. })
+    ));
+    assert!(matches!(
+        there.try_acquire().await,
+        Err(Error::Busy { waiting: 1, .. })
+    ));
+    waits.await.unwrap().unwrap();
+}
+
+async fn a_bounded_wait_ends_in_time_and_takes_nothing(backend: Backend) {
+    let locks = backend.client().await;
+    let limit = locks.rate_limit("a", 1, SECOND);
+    let start = Instant::now();
+    limit.acquire_timeout(Duration::ZERO).await.unwrap();
+    for bound in [Duration::ZERO, 100 * MS] {
+        match limit.acquire_timeout(bound).await {
+            Err(Error::Timeout { name, waited, .. }) => {
+                assert!(&*name == "a" && waited >= bound && waited < bound + backend.slack());
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    limit.acquire_timeout(LONG).await.unwrap();
+    let waited = start.elapsed();
+    assert!(
+        waited + 30 * MS >= SECOND && waited < SECOND + backend.slack(),
+        "{waited:?}"
+    );
+}
+
+async fn waiters_have_their_turns_in_the_order_of_their_arrival(backend: Backend) {
+    let clients = backend.clients(3).await;
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let mut tasks = JoinSet::new();
+    clients[0].rate_limit("a", 10, SECOND).acquire().await.unwrap();
+    for n in 0..15 {
+        let (limit, order) = (clients[n % 3].rate_limit("a", 10, SECOND), Arc::clone(&order));
+        tasks.spawn(async move {
+            limit.acquire().await.unwrap();
+            order.lock().unwrap().push(n);
+        });
+        // Longer than a call takes, also on a busy machine.
+        sleep(30 * MS).await;
+    }
+    timeout(LONG, tasks.join_all()).await.expect("their turns");
+    let order = order.lock().unwrap().clone();
+    if backend.is_in_memory() {
+        assert!(order.is_sorted(), "{order:?}");
+    }
+    let displaced = order.iter().enumerate().map(|(place, n)| place.abs_diff(*n));
+    assert!(displaced.max() <= Some(2), "{order:?}");
+}
+
+async fn a_wait_that_is_dropped_leaves_its_turn_to_the_next(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
+    let [here, there] = [here, there].map(|locks| locks.rate_limit("a", 5, SECOND));
+    let start = Instant::now();
+    here.acquire().await.unwrap();
+    for _ in 0..20 {
+        let mut given_up = Box::pin(here.acquire());
+        assert!((&mut given_up).now_or_never().is_none());
+        sleep(2 * MS).await;
+    }
+    let next = timeout(LONG, there.acquire()).await;
+    next.expect("the next turn").unwrap();
+    let waited = start.elapsed();
+    // The server learns that nobody waits any more when the next turn is due. That can cost this one turn.
+    assert!(waited < 400 * MS + backend.slack(), "{waited:?}");
+}
+
+async fn a_process_that_is_gone_costs_the_others_no_turn_but_one(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
+    let (here, limit) = (
+        here.rate_limit("a", 20, SECOND),
+        there.rate_limit("a", 20, SECOND),
+    );
+    limit.acquire().await.unwrap();
+    let gone: Vec<_> = (0..10).map(|_| here.acquire().boxed()).collect();
+    let gone = tokio::spawn(join_all(gone));
+    sleep(10 * MS).await;
+    gone.abort();
+    let start = Instant::now();
+    let times = begun([limit], 20).await;
+    let took = times[19] - start;
+    assert!(took < SECOND + 200 * MS + backend.slack(), "{took:?}");
+}
+
+async fn a_closed_manager_ends_all_waits_for_turns(backend: Backend) {
+    let locks = backend.client().await;
+    let limit = locks.rate_limit("a", 1, Duration::from_secs(600));
+    limit.acquire().await.unwrap();
+    let waits = tokio::spawn(limit.acquire());
+    sleep(50 * MS).await;
+    locks.close().await.unwrap();
+    let ended = timeout(LONG, waits).await.expect("ended").unwrap();
+    assert!(matches!(ended, Err(Error::Closed)), "{ended:?}");
+    assert!(matches!(limit.acquire().await, Err(Error::Closed)));
+}
+
+async fn what_a_rate_limit_cannot_be_is_refused_before_anything_is_sent(backend: Backend) {
+    let locks = backend.client().await;
+    let few = || locks.rate_limit("a", 3, SECOND);
+    for (limit, why) in [
+        (
+            locks.rate_limit("", 3, SECOND),
+            "lock name \"\": must not be empty",
+        ),
+        (
+            locks.rate_limit("a", 0, SECOND),
+            "rate limit of 0 within 1s: must be from 1 to 1000000, and at most 10000 within a second",
+        ),
+        (
+            locks.rate_limit("a", 10_001, SECOND),
+            "rate limit of 10001 within 1s: must be from 1 to 1000000, and at most 10000 within a second",
+        ),
+        (
+            locks.rate_limit("a", 1, Duration::ZERO),
+            "period 0ns: must be from 1ms to 1 day",
+        ),
+        (few().burst(1_000_001), "burst 1000001: must be at most 1000000"),
+        (
+            few().cost(0),
+            "cost 0: must be from 1 to the turns of a period and a burst, 3",
+        ),
+        (
+            few().burst(2).cost(6),
+            "cost 6: must be from 1 to the turns of a period and a burst, 5",
+        ),
+        (
+            few().group(""),
+            "group \"\": must be 1 to 64 bytes without control characters",
+        ),
+    ] {
+        for refused in [limit.acquire().await.err(), limit.try_acquire().await.err()] {
+            match refused {
+                Some(Error::Invalid(invalid)) => assert_eq!(invalid.to_string(), why),
+                other => panic!("{other:?} instead of {why}"),
+            }
+        }
+    }
+}
+
+async fn a_rate_limit_is_refused_in_a_quorum(backend: Backend) {
+    let locks = backend.client().await;
+    let refused = locks.rate_limit("a", 3, SECOND).acquire().await;
+    assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
+}
+
+/// What a call waits for before it begins.
+#[derive(Clone)]
+enum Limited {
+    ByTurns(RateLimit),
+    ByPermits(Semaphore),
+}
+
+impl Limited {
+    async fn wait(&self) {
+        match self {
+            Limited::ByTurns(limit) => limit.acquire().await.unwrap(),
+            Limited::ByPermits(semaphore) => drop(semaphore.acquire().await.unwrap()),
+        }
+    }
+}
+
+/// The most calls of ten processes that arrive at a provider within a second, and how many on average. Each
+/// is on its way for up to `way`.
+async fn arrivals(limited: impl Fn(LockManager) -> Limited, way: Duration) -> (usize, f64) {
+    const SECONDS: u32 = 20;
     let (store, arrived) = (MemoryStore::new(), Arc::new(Mutex::new(Vec::new())));
-    let (mut set, end) = (JoinSet::new(), Instant::now() + 20 * SECOND);
+    let (mut set, end) = (JoinSet::new(), Instant::now() + SECONDS * SECOND);
     for _ in 0..10 {
-        let locks = LockManager::builder().in_memory(&store).unwrap();
-        let limited = locks.semaphore("api", permits).at_least(at_least);
-        let limited = limited.lease(Duration::from_millis(500));
+        let limited = limited(LockManager::builder().in_memory(&store).unwrap());
         for _ in 0..20 {
             let (limited, arrived) = (limited.clone(), Arc::clone(&arrived));
             set.spawn(async move {
                 while Instant::now() < end {
-                    drop(limited.acquire().await.unwrap());
-                    sleep(WAY.mul_f64(fastrand::f64())).await;
+                    limited.wait().await;
+                    sleep(way.mul_f64(fastrand::f64())).await;
                     arrived.lock().unwrap().push(Instant::now());
                 }
             });
@@ -35,20 +321,26 @@ async fn most_within_a_second(permits: u32, at_least: Duration) -> usize {
     set.join_all().await;
     let mut arrived = arrived.lock().unwrap().clone();
     arrived.sort();
-    let within = |at: &Instant| {
-        arrived
-            .iter()
-            .filter(|other| (*at..*at + SECOND).contains(other))
-            .count()
-    };
-    arrived.iter().map(within).max().unwrap()
+    let span = arrived[arrived.len() - 1] - arrived[0];
+    (
+        most_within(&arrived, SECOND),
+        arrived.len() as f64 / span.as_secs_f64(),
+    )
 }
 
 #[tokio::test(start_paused = true)]
-async fn few_permits_for_a_short_time_stay_below_the_limit_of_a_provider() {
-    let most = most_within_a_second(4, Duration::from_millis(100)).await;
-    assert!(most > LIMIT / 2 && most <= 48, "{most}");
-    // All grants of a second come at once, and those that are long on their way meet the next ones.
-    let most = most_within_a_second(50, SECOND).await;
-    assert!(most > LIMIT && most <= 2 * LIMIT, "{most}");
+async fn a_provider_counts_no_more_than_the_limit_and_what_the_ways_differ_by() {
+    for (way, more) in [(Duration::ZERO, 1), (30 * MS, 3), (200 * MS, 11)] {
+        let limited = |locks: LockManager| Limited::ByTurns(locks.rate_limit("api", 50, SECOND));
+        let (most, average) = arrivals(limited, way).await;
+        assert!(most <= 50 + more, "{most} with ways of up to {way:?}");
+        assert!(
+            (47.5..=50.5).contains(&average),
+            "{average} with ways of up to {way:?}"
+        );
+    }
+    // Permits that are kept for a second come back together, and the calls of two such moments meet.
+    let permits = |locks: LockManager| Limited::ByPermits(locks.semaphore("api", 50).at_least(SECOND));
+    let (most, _) = arrivals(permits, 200 * MS).await;
+    assert!(most > 60, "{most}");
 }

@@ -220,6 +220,14 @@ async fn permits(server: &Server, one: &LockManager, other: &LockManager) -> Res
     let reading = writing.downgrade().await?;
     waiting.await.expect("no panic")?.release().await?;
     reading.release().await?;
+
+    let limits = [one, other].map(|locks| locks.rate_limit("a", 20, SECOND));
+    let turns = limits
+        .iter()
+        .cycle()
+        .take(6)
+        .map(|limit| limit.acquire_timeout(10 * SECOND));
+    futures_util::future::try_join_all(turns).await?;
     one.list_all("*").await?;
     Ok(())
 }

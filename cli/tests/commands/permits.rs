@@ -642,3 +642,66 @@ async fn a_signal_ends_a_wait_for_permits_without_a_trace() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn commands_begin_at_the_rate_and_hold_nothing() {
+    let server = Server::shared().await;
+    let name = name();
+    let began = std::time::Instant::now();
+    for _ in 0..3 {
+        let ended = run(&[
+            "run",
+            "--rate",
+            "10/s",
+            &name,
+            "-c",
+            "echo ${FAIRLOCK_HELD-none}; exit 3",
+        ])
+        .await;
+        assert_eq!((ended.code, &*ended.out), (Some(3), "none\n"), "{ended:?}");
+    }
+    assert!(began.elapsed() >= SECOND / 5, "{:?}", began.elapsed());
+    let locks = client(server).await;
+    assert!(locks.list_all(&name).await.unwrap().is_empty());
+
+    let slow = ["run", "--rate", "1/10m", &name, "true"];
+    assert_eq!(
+        run(&slow).await.code,
+        Some(0),
+        "at the distance of the last caller"
+    );
+    for bound in [&["-n"][..], &["-w", "200ms"], &["-n", "-q", "-E", "9"]] {
+        let ended = run(&[&slow[..3], bound, &slow[3..]].concat()).await;
+        let is_quiet = bound.contains(&"-q");
+        assert_eq!(ended.code, Some(if is_quiet { 9 } else { 75 }), "{ended:?}");
+        assert_eq!(ended.err.is_empty(), is_quiet, "{ended:?}");
+    }
+    let waiting = Running::start(&mut fairlock(&server.url(), &slow));
+    tokio::time::sleep(SECOND / 5).await;
+    waiting.signal(Signal::SIGTERM);
+    assert_eq!(waiting.ended().await.code, Some(143));
+}
+
+#[tokio::test]
+async fn a_rate_that_cannot_be_is_refused_before_a_server_is_asked() {
+    for (options, said) in [
+        (
+            &["--rate", "0/s"][..],
+            "rate limit of 0 within 1s: must be from 1",
+        ),
+        (
+            &["--rate", "50"],
+            "must be a number of turns and a time, as in 50/s",
+        ),
+        (&["--rate", "5/s", "--cost", "6"], "cost 6: must be from 1"),
+        (&["--rate", "5/s", "--of", "3"], "cannot be used with"),
+        (&["--burst", "5"], "--rate"),
+    ] {
+        let port = free_port().to_string();
+        let url = format!("redis://127.0.0.1:{port}");
+        let args = [&["run"], options, &["a", "true"]].concat();
+        let ended = end_of(&mut fairlock(&url, &args)).await;
+        assert_eq!(ended.code, Some(64), "{ended:?}");
+        assert!(ended.err.contains(said), "{ended:?}");
+    }
+}

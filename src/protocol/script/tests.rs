@@ -8,11 +8,11 @@ use uuid::Uuid;
 
 use super::*;
 use crate::protocol::ids::{ClientId, RequestId};
-use crate::protocol::keys::{Keys, label_key};
+use crate::protocol::keys::{Keys, RateKeys, label_key};
 use crate::protocol::label::Label;
 use crate::protocol::{
-    Acquire, GetLabel, Inspect, Look, Mode, Operation, Priority, Release, ReleaseWhat, Renew, SetLabel,
-    SpinAcquire, SpinRelease, Withdraw,
+    Acquire, GetLabel, Inspect, Look, Mode, Operation, Priority, Rate, RateAsk, RateCaller, Release,
+    ReleaseWhat, Renew, SetLabel, SpinAcquire, SpinRelease, Withdraw,
 };
 use crate::time::server_time::{ServerTime, Ticket};
 use crate::types::fence::Fence;
@@ -115,6 +115,18 @@ fn invocations() -> Vec<(ScriptCall, Priority)> {
         invoked(&withdraw(&permits, &of_permits, None)),
         invoked(&renewal(&permits, &of_permits, false)),
         invoked(&inspect(&permits, &of_permits)),
+        invoked(&RateAsk {
+            keys: Arc::new(RateKeys::new("fairlock", "orders:42").unwrap()),
+            waitlist: "w".into(),
+            waits: true,
+            rate: Rate {
+                interval: 20_000,
+                burst: 0,
+                longest: 1_000_000,
+            },
+            window: 20_000,
+            callers: vec![RateCaller { age: 0, cost: 1 }],
+        }),
     ]
 }
 
@@ -379,6 +391,7 @@ fn only_calls_that_a_client_makes_by_itself_pass_the_window() {
             ("permits_withdraw", Priority::End),
             ("permits_renew", Priority::Keep),
             ("permits_inspect", Priority::Ask),
+            ("rate_ask", Priority::Ask),
             ("label, read", Priority::Ask),
             ("renew, on demand", Priority::End),
         ]

@@ -78,6 +78,7 @@ pub(crate) const PERMITS_INSPECT: &str = joined!(
     "lib/permits_holds.lua",
     "permits_inspect.lua"
 );
+pub(crate) const RATE_ASK: &str = joined!("lib/summary.lua", "lib/ttl.lua", "rate_ask.lua");
 pub(crate) const LABEL: &str = joined!("label.lua");
 pub(crate) const SPIN_ACQUIRE: &str = joined!("spin_acquire.lua");
 pub(crate) const SPIN_RELEASE: &str = joined!("spin_release.lua");

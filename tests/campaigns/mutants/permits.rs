@@ -12,14 +12,36 @@ const RENEW: &str = "lua/permits_renew.lua";
 const WITHDRAW: &str = "lua/permits_withdraw.lua";
 const GUARDS: &str = "src/api/guard/kinds.rs";
 const OPERATOR: &str = "src/engine/operator.rs";
+const RATE_ASK: &str = "lua/rate_ask.lua";
+const RATE_RULES: &str = "src/protocol/rules/rate.rs";
+const RATE_LIMIT: &str = "src/caller/rate_limit.rs";
 
 /// Random calls and edge cases, compared with the rules in plain Rust.
 const MODEL: &[&str] = &["--lib conformance::permits"];
+const RATE_MODEL: &[&str] = &["--lib conformance::rate"];
+const TURNS: &[&str] = &["--test promises rate_limit::"];
 const PROMISES: &[&str] = &["--test promises permits::"];
 const MIGRATION: &[&str] = &["--test servers cluster::permits::"];
 
 #[rustfmt::skip]
 pub(super) const EDITS: &[Edit] = &[
+    edit("a turn moves the next one by its whole cost", RATE_ASK, "math.max(earliest, free_at) + cost * interval", "math.max(earliest, free_at) + interval", RATE_MODEL),
+    edit("a turn after a pause moves the next one from its own beginning", RATE_ASK, "math.max(earliest, free_at) +", "earliest +", RATE_MODEL),
+    edit("a turn that costs much waits for all that it costs", RATE_ASK, "earliest + (cost - 1) * interval - burst", "earliest - burst", RATE_MODEL),
+    edit("turns come early by the burst alone", RATE_ASK, "(cost - 1) * interval - burst", "(cost - 1) * interval", RATE_MODEL),
+    edit("a caller that came later waits for another waitlist", RATE_ASK, " or first_came and first_came <= came then", " then", RATE_MODEL),
+    edit("callers that came together have one order", RATE_ASK, "(waitlist < other and 1 or 0)", "0", RATE_MODEL),
+    edit("a waitlist that is late is passed over", RATE_ASK, "due < us or", "false or", RATE_MODEL),
+    edit("a clock that was set back makes nobody wait for long", RATE_ASK, ",\n  us + LONGEST_WINDOW + longest + burst)", ", 9e15)", RATE_MODEL),
+    edit("a waitlist without callers leaves the queue", RATE_ASK, "  redis.call('ZREM', queue_key, waitlist)\n", "", RATE_MODEL),
+    edit("no call in the rules takes a period's turns twice", RATE_RULES, "us + LONGEST_WINDOW + rate.longest", "us + self.window + rate.longest", RATE_MODEL),
+    edit("a caller that has waited longest asks first", RATE_LIMIT, "partition_point(|waiter| waiter.came <= came)", "partition_point(|_| false)", TURNS),
+    edit("a wait that is dropped leaves the waitlist", RATE_LIMIT, "        state.waiters.retain(|waiter| waiter.number != self.number);\n", "        let _ = &mut state;\n", TURNS),
+    edit("a turn begins when it begins", RATE_LIMIT, "            sleep_until(turn.begins).await;\n", "            let _ = turn.begins;\n", TURNS),
+    edit("a try leaves the turn to those that wait", RATE_LIMIT, "        if waiting > 0 {", "        if false {", TURNS),
+    edit("a try leaves no place in the queue", RATE_LIMIT, "            waits: false,", "            waits: true,", TURNS),
+    edit("closing ends the waits for turns", RATE_LIMIT, "                waitlist.fail(error);", "                let _ = (&waitlist, error);", TURNS).within("refuse_all"),
+
     edit("a guard that gives back permits asks the server", GUARDS, "        self.guard.shrink(permits).await?;\n", "", PROMISES),
     edit("a guard gives back no more permits than it has", GUARDS, "(1..=self.permits).contains(&permits)", "(1..).contains(&permits)", PROMISES),
     edit("a guard keeps one permit at least", GUARDS, "(1..=self.permits).contains(&permits)", "(..=self.permits).contains(&permits)", PROMISES),

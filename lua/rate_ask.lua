@@ -1,0 +1,101 @@
+-- rate_ask: gives out the turns of a rate limit, by the generic cell rate algorithm.
+--
+-- A waitlist asks for its callers that wait. It asks again when this script has told it to, and after an
+-- unknown outcome: what the first call gave out is lost then. All times here are in µs.
+--
+-- Returns `status waitlist now deadline again ahead waits...`, with a `deadline` of 0. The status is this:
+local ASKED = '1'
+-- `waits` has a word for each of the first callers that have their turns: how long from now on they wait for
+-- it. `again` is when the waitlist asks for those that are left, or 0 without any. `ahead` is the number of
+-- waitlists that come before them.
+--
+-- Writes the rate: the time of the next turn, `next`, and for each waitlist when it is late; and the queue.
+
+-- KEYS[1]  hash: the rate
+-- KEYS[2]  sorted set: the queue, waitlist -> when its first caller came (µs)
+local rate_key, queue_key = KEYS[1], KEYS[2]
+-- ARGV[1]  string: the waitlist
+-- ARGV[2]  'wait', or 'try' to leave no place in the queue
+-- ARGV[3]  µs: between two turns
+-- ARGV[4]  µs: by how much turns may come early, as a burst
+-- ARGV[5]  µs: for how long ahead turns are given out
+-- ARGV[6]  µs: the longest time that one caller takes
+-- ARGV[7]  string: for each caller `<age>/<cost> `, the first one first: for how long it has waited (µs), and
+--          how many turns it takes
+local waitlist, mode, interval, burst = ARGV[1], ARGV[2], ARGV[3] + 0, ARGV[4] + 0
+local window, longest, callers = ARGV[5] + 0, ARGV[6] + 0, ARGV[7]
+
+-- A waitlist that asks so much later than it was told to is passed over until it asks again.
+local GRACE = 50000
+-- So soon a waitlist asks again if another one, which should have asked, has its turn.
+local OVERDUE = 5000
+-- A waitlist asks at least so often, and no more often than that.
+local LONGEST_PAUSE, SHORTEST_PAUSE = 5000000, 1000
+-- No waitlist asks for turns that begin later.
+local LONGEST_WINDOW = 1000000
+-- So many waitlists are looked at.
+local FIRST_HEAD, LAST_HEAD = '0', '15'
+
+local us = now_us + 0
+-- If the clock was set back, a time that no call can have written counts as the latest one that can.
+local earliest = math.min((redis.call('HGET', rate_key, 'next') or '0') + 0,
+  us + LONGEST_WINDOW + longest + burst)
+local heads = redis.call('ZRANGE', queue_key, FIRST_HEAD, LAST_HEAD, 'WITHSCORES')
+local late, others, first_came, first_late = {}, {}, nil, nil
+for i = 1, #heads, 2 do
+  local other = heads[i]
+  local due = other ~= waitlist and (redis.call('HGET', rate_key, other) or '0') + 0
+  if due and (due < us or due > us + LONGEST_PAUSE + GRACE) then
+    late[#late + 1] = other
+  elseif due then
+    -- Callers that came at the same time have the order of their waitlists.
+    local other_came = heads[i + 1] + (waitlist < other and 1 or 0)
+    others[#others + 1] = other_came
+    first_came, first_late = first_came or other_came, first_late or due
+  end
+end
+
+local waits, came, free_at = {}, nil, nil
+for age, cost in string.gmatch(callers, '(%d+)/(%d+) ') do
+  came = us - age
+  free_at = math.max(us, earliest + (cost - 1) * interval - burst)
+  if free_at > us + window or first_came and first_came <= came then
+    break
+  end
+  waits[#waits + 1] = string.format('%d', free_at - us)
+  earliest, came = math.max(earliest, free_at) + cost * interval, nil
+end
+
+local again, ahead = 0, 0
+if came then
+  for _, other_came in ipairs(others) do
+    ahead = ahead + (other_came <= came and 1 or 0)
+  end
+  if free_at > us + window then
+    -- Each waitlist before this one takes a turn at least.
+    again = free_at - us - window + ahead * interval
+  else
+    -- The first waitlist is about to ask, or is somewhat late.
+    again = first_late - GRACE > us and first_late - GRACE - us or OVERDUE
+  end
+  again = math.min(math.max(again, SHORTEST_PAUSE), LONGEST_PAUSE)
+end
+if late[1] then
+  redis.call('ZREM', queue_key, unpack(late))
+  redis.call('HDEL', rate_key, unpack(late))
+end
+if came and mode ~= 'try' then
+  redis.call('HSET', rate_key, 'next', string.format('%d', earliest), waitlist,
+    string.format('%d', us + again + GRACE))
+  redis.call('ZADD', queue_key, string.format('%d', came), waitlist)
+  extend_ttl(queue_key, 0)
+elseif waits[1] then
+  redis.call('HSET', rate_key, 'next', string.format('%d', earliest))
+end
+if not came and mode ~= 'try' then
+  redis.call('HDEL', rate_key, waitlist)
+  redis.call('ZREM', queue_key, waitlist)
+end
+extend_ttl(rate_key, math.max(0, earliest - us) / 1000)
+return ASKED .. ' ' .. waitlist .. ' ' .. now .. ' 0 ' .. string.format('%d', again) .. ' ' .. ahead
+  .. (waits[1] and ' ' .. table.concat(waits, ' ') or '')

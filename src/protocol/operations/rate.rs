@@ -1,0 +1,105 @@
+//! Asks for the turns of a rate limit.
+
+use std::fmt::Write;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{CallKind, Operation};
+use crate::protocol::interface::Priority;
+use crate::protocol::keys::RateKeys;
+use crate::protocol::script::{Declared, PubSubMode, RATE_ASK, ReplyError, ReplyReader, ScriptCall};
+use crate::time::server_time::ServerTime;
+
+/// No waitlist asks for turns that begin later than so many µs.
+pub(crate) const LONGEST_WINDOW: u64 = 1_000_000;
+
+/// How fast turns come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Rate {
+    /// µs between two turns.
+    pub(crate) interval: u64,
+    /// By how many µs turns may come early.
+    pub(crate) burst: u64,
+    /// The longest time that one caller takes: for all turns of a period, and of a burst.
+    pub(crate) longest: u64,
+}
+
+/// A caller that waits for its turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RateCaller {
+    /// For how many µs it has waited.
+    pub(crate) age: u64,
+    /// How many turns it takes.
+    pub(crate) cost: u32,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct RateAsk {
+    pub(crate) keys: Arc<RateKeys>,
+    /// The waitlist that asks.
+    pub(crate) waitlist: Arc<str>,
+    /// Whether the waitlist keeps its place in the queue.
+    pub(crate) waits: bool,
+    pub(crate) rate: Rate,
+    /// For how many µs ahead turns are given out.
+    pub(crate) window: u64,
+    /// The first one first.
+    pub(crate) callers: Vec<RateCaller>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RateAsked {
+    /// How long the first callers wait for their turns.
+    pub(crate) waits: Vec<Duration>,
+    /// When to ask again for those that are left.
+    pub(crate) again: Duration,
+    /// How many waitlists come before them.
+    pub(crate) ahead: u64,
+}
+
+impl Operation for RateAsk {
+    type Reply = RateAsked;
+    const KIND: CallKind = CallKind::Other;
+
+    fn key(&self) -> &str {
+        &self.keys.rate
+    }
+
+    fn priority(&self) -> Priority {
+        Priority::Ask
+    }
+
+    fn script_call(&self, _: PubSubMode, _: Declared) -> ScriptCall {
+        let mut callers = String::new();
+        for RateCaller { age, cost } in &self.callers {
+            // Writing to a string cannot fail.
+            let _ = write!(callers, "{age}/{cost} ");
+        }
+        let Rate {
+            interval,
+            burst,
+            longest,
+        } = self.rate;
+        ScriptCall::new(&RATE_ASK, &[&self.keys.rate, &self.keys.queue])
+            .with(&self.waitlist)
+            .with(if self.waits { "wait" } else { "try" })
+            .with(interval)
+            .with(burst)
+            .with(self.window)
+            .with(longest)
+            .with(callers)
+    }
+
+    fn read(&self, reply: &str) -> Result<(ServerTime, RateAsked), ReplyError> {
+        let mut words = ReplyReader::of(reply, &self.waitlist)?;
+        let (again, ahead) = (Duration::from_micros(words.number()?), words.number()?);
+        let mut waits = Vec::new();
+        while let Ok(wait) = words.number() {
+            waits.push(Duration::from_micros(wait));
+        }
+        if words.status != 1 || waits.len() > self.callers.len() {
+            return Err(words.malformed());
+        }
+        Ok((words.now, RateAsked { waits, again, ahead }))
+    }
+}

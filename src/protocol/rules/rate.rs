@@ -1,0 +1,104 @@
+//! The turns of rate limits.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{ByRules, RETENTION_MS, Rules, Run};
+use crate::protocol::operations::{LONGEST_WINDOW, RateAsk, RateAsked};
+
+/// A waitlist that asks so much later than it was told to is passed over until it asks again.
+const GRACE: u64 = 50_000;
+/// So soon a waitlist asks again if another one, which should have asked, has its turn.
+const OVERDUE: u64 = 5_000;
+/// A waitlist asks at least so often, and no more often than that.
+const LONGEST_PAUSE: u64 = 5_000_000;
+const SHORTEST_PAUSE: u64 = 1_000;
+/// So many waitlists are looked at.
+const HEADS: usize = 16;
+
+/// A rate limit. All times are in µs.
+#[derive(Debug, Default)]
+pub(crate) struct RateTurns {
+    /// The time of the next turn.
+    pub(crate) next: u64,
+    /// When the first caller of each waitlist came.
+    pub(crate) queue: BTreeSet<(u64, Arc<str>)>,
+    /// When each waitlist is late.
+    pub(crate) due: HashMap<Arc<str>, u64>,
+    pub(super) kept_until: u64,
+}
+
+impl RateTurns {
+    fn leave(&mut self, waitlist: &str) {
+        self.queue.retain(|(_, queued)| &**queued != waitlist);
+        self.due.remove(waitlist);
+    }
+}
+
+impl ByRules for RateAsk {
+    fn by_rules(&self, rules: &mut Rules, run: Run<'_>) -> RateAsked {
+        let (us, rate) = (run.now.us, self.rate);
+        let turns = rules.rates.entry(self.keys.rate.clone()).or_default();
+        // If the clock was set back, a time that no call can have written counts as the latest one that can.
+        let mut next = turns.next.min(us + LONGEST_WINDOW + rate.longest + rate.burst);
+        let mut late = Vec::new();
+        let mut others = Vec::new();
+        for (came, other) in turns.queue.iter().take(HEADS) {
+            let due = turns.due.get(other).copied().unwrap_or_default();
+            if *other == self.waitlist {
+                continue;
+            } else if due < us || due > us + LONGEST_PAUSE + GRACE {
+                late.push(Arc::clone(other));
+            } else {
+                // Callers that came at the same time have the order of their waitlists.
+                others.push((came + u64::from(self.waitlist < *other), due));
+            }
+        }
+        let first = others.first().copied();
+        let mut waits = Vec::new();
+        let mut left = None;
+        for caller in &self.callers {
+            let (came, cost) = (us.saturating_sub(caller.age), u64::from(caller.cost));
+            let free_at = us.max((next + (cost - 1) * rate.interval).saturating_sub(rate.burst));
+            if free_at > us + self.window || first.is_some_and(|(first, _)| first <= came) {
+                left = Some((came, free_at));
+                break;
+            }
+            waits.push(Duration::from_micros(free_at - us));
+            next = next.max(free_at) + cost * rate.interval;
+        }
+        let (mut again, mut ahead) = (0, 0);
+        if let Some((came, free_at)) = left {
+            let before = first.filter(|(first, _)| *first <= came);
+            ahead = others.iter().filter(|(other, _)| *other <= came).count() as u64;
+            again = match before {
+                // The first waitlist is about to ask, or is somewhat late.
+                Some((_, due)) if free_at <= us + self.window => match due - GRACE > us {
+                    true => due - GRACE - us,
+                    false => OVERDUE,
+                },
+                // Each waitlist before this one takes a turn at least.
+                _ => free_at - us - self.window + ahead * rate.interval,
+            };
+            again = again.clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
+        }
+        late.iter().for_each(|waitlist| turns.leave(waitlist));
+        if self.waits {
+            turns.leave(&self.waitlist);
+        }
+        if let Some((came, _)) = left.filter(|_| self.waits) {
+            turns.queue.insert((came, Arc::clone(&self.waitlist)));
+            turns.due.insert(Arc::clone(&self.waitlist), us + again + GRACE);
+            turns.next = next;
+        } else if !waits.is_empty() {
+            turns.next = next;
+        }
+        turns.kept_until = run.now.ms + next.saturating_sub(us) / 1000 + RETENTION_MS;
+        RateAsked {
+            waits,
+            again: Duration::from_micros(again),
+            ahead,
+        }
+    }
+}

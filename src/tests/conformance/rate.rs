@@ -1,0 +1,131 @@
+//! The turns of rate limits: the script against the rules, in random orders of calls and clocks.
+
+use std::sync::Arc;
+
+use fastrand::Rng;
+
+use super::model::PubSub;
+use super::server::Scripts;
+use crate::protocol::ids::ClientId;
+use crate::protocol::keys::RateKeys;
+use crate::protocol::rules::{ByRules, Now, Rules, Run};
+use crate::protocol::script::Declared;
+use crate::protocol::script::PubSubMode;
+use crate::protocol::{Operation, Rate, RateAsk, RateAsked, RateCaller};
+use crate::time::server_time::ServerTime;
+
+const MS: u64 = 1000;
+const START: u64 = 1_800_000_000_000_000;
+
+fn by_rules(rules: &mut Rules, ask: &RateAsk, us: u64) -> RateAsked {
+    let run = Run {
+        now: Now { us, ms: us / 1000 },
+        not_after: ServerTime::MAX,
+        channels: &mut PubSub::default(),
+    };
+    ask.by_rules(rules, run)
+}
+
+fn by_script(scripts: &mut Scripts, ask: &RateAsk, us: u64) -> RateAsked {
+    let call = ask.script_call(PubSubMode::Plain, Declared::All);
+    let reply = scripts.call_in(None, call, us).expect("a reply");
+    ask.read(&reply).expect("words").1
+}
+
+fn random(rng: &mut Rng, keys: &Arc<RateKeys>) -> RateAsk {
+    let interval = [20, 100, 700][rng.usize(..3)] * MS;
+    let burst = [0, 3][rng.usize(..2)] * interval;
+    let count = rng.usize(..5);
+    let mut ages: Vec<_> = (0..count).map(|_| rng.u64(..2000) * MS).collect();
+    ages.sort_unstable_by(|one, other| other.cmp(one));
+    let callers = ages.into_iter().map(|age| RateCaller {
+        age,
+        cost: if rng.u8(..4) == 0 { 5 } else { 1 },
+    });
+    let callers = callers.collect();
+    RateAsk {
+        keys: Arc::clone(keys),
+        waitlist: format!("waitlist-{}", rng.u8(..20)).into(),
+        waits: rng.u8(..6) > 0,
+        rate: Rate {
+            interval,
+            burst,
+            longest: 10 * interval + burst,
+        },
+        window: [0, 20, 200][rng.usize(..3)] * MS,
+        callers,
+    }
+}
+
+#[test]
+fn random_calls_for_turns_end_as_the_rules_say() {
+    let mut scripts = Scripts::start(100, &ClientId::from_number(1));
+    let keys = Arc::new(RateKeys::new("fairlock", "a").unwrap());
+    let (mut given, mut passed_over, mut behind) = (0, 0, 0);
+    for seed in 0..40 {
+        scripts.reset();
+        let (mut rng, mut rules, mut us) = (Rng::with_seed(seed), Rules::new(100), START);
+        for step in 0..150 {
+            us += match rng.u8(..12) {
+                0 => 0,
+                1 => rng.u64(..6000) * MS,
+                _ => rng.u64(..60) * MS + rng.u64(..1000),
+            };
+            if rng.u8(..60) == 0 {
+                us -= 100_000 * MS;
+            }
+            let ask = random(&mut rng, &keys);
+            let before = rules.rates.get(&keys.rate).map_or(0, |turns| turns.queue.len());
+            let expected = by_rules(&mut rules, &ask, us);
+            let turns = &rules.rates[&keys.rate];
+            given += expected.waits.len();
+            behind += usize::from(expected.ahead > 0);
+            passed_over += usize::from(turns.queue.len() + 1 < before);
+            let asked = by_script(&mut scripts, &ask, us);
+            assert_eq!(asked, expected, "seed {seed}, step {step}: {ask:?} at {us}");
+        }
+    }
+    assert!(
+        given > 1000 && behind > 100 && passed_over > 10,
+        "{given} {behind} {passed_over}"
+    );
+}
+
+/// Within any window of a period, however the calls come.
+#[test]
+fn no_period_has_more_turns_than_its_limit_and_burst() {
+    let keys = Arc::new(RateKeys::new("fairlock", "a").unwrap());
+    for seed in 0..200 {
+        let (mut rng, mut rules, mut us) = (Rng::with_seed(seed), Rules::new(100), START);
+        let (turns, burst) = (rng.u64(1..=20), rng.u64(..=5));
+        let period = rng.u64(10..=2000) * MS;
+        let interval = period.div_ceil(turns);
+        let mut begun = Vec::new();
+        for _ in 0..300 {
+            us += rng.u64(..2 * interval);
+            let mut ask = random(&mut rng, &keys);
+            ask.rate = Rate {
+                interval,
+                burst: burst * interval,
+                longest: (turns + burst) * interval,
+            };
+            for caller in &mut ask.callers {
+                caller.cost = caller.cost.min(u32::try_from(turns + burst).unwrap());
+            }
+            let asked = by_rules(&mut rules, &ask, us);
+            for (wait, caller) in asked.waits.iter().zip(&ask.callers) {
+                let at = us + u64::try_from(wait.as_micros()).unwrap();
+                begun.extend((0..caller.cost).map(|_| at));
+            }
+        }
+        assert!(begun.is_sorted(), "seed {seed}: turns come in order");
+        for (first, at) in begun.iter().enumerate() {
+            let within = begun[first..].iter().take_while(|other| **other < at + period);
+            let within = within.count() as u64;
+            assert!(
+                within <= turns + burst,
+                "seed {seed}: {within} of {turns} and {burst}"
+            );
+        }
+    }
+}
