@@ -16,6 +16,7 @@ mod network;
 mod overload;
 mod parts;
 mod permits;
+mod rate_limit;
 mod refusals;
 mod replies;
 mod residue;
