@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use fairlock::{HoldEnd, HoldToken, Lease, LeaseState};
+use fairlock::{Error, HoldEnd, HoldToken, Lease, LeaseState};
 use tokio::time::timeout;
 
 use crate::taking::{Grant, reason};
@@ -44,7 +44,7 @@ pub(crate) async fn due(grant: &Grant, margin: Margin) -> Loss {
         .max_hold
         .and_then(|max_hold| grant.since.checked_add(max_hold));
     loop {
-        if let Err(lost) = guard.check() {
+        if let Err(Error::Lost(lost)) = guard.check() {
             let grace = match lost.reason {
                 // This process was stopped, or the machine slept: another holder may be at work.
                 HoldEnd::Expired | HoldEnd::MaxHold => Duration::ZERO,

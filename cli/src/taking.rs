@@ -178,7 +178,7 @@ impl Held {
     /// Reports each lease that has ended.
     pub(crate) fn tell_of_loss(&self, report: &Report) {
         for token in self.tokens() {
-            if let Err(lost) = token.check() {
+            if let Err(Error::Lost(lost)) = token.check() {
                 report.lost(&token, reason(lost.reason), &lost.to_string());
             }
         }
@@ -226,7 +226,7 @@ async fn first_lost(grants: &[Grant]) -> Option<Error> {
         .iter()
         .map(|grant| grant.guard.run(pending::<Infallible>()));
     let mut over: FuturesUnordered<_> = over.collect();
-    over.next().await?.err().map(Error::from)
+    over.next().await?.err()
 }
 
 /// The reason of a loss, for machines.

@@ -60,3 +60,53 @@ impl IntoFuture for LockSet {
         Box::pin(self.acquire())
     }
 }
+
+/// Awaiting it does the same as [`acquire`](Lock::acquire).
+impl IntoFuture for &Lock {
+    type Output = Result<LockGuard>;
+    type IntoFuture = BoxFuture<'static, Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.acquire())
+    }
+}
+
+/// Awaiting it does the same as [`acquire`](Semaphore::acquire).
+impl IntoFuture for &Semaphore {
+    type Output = Result<SemaphoreGuard>;
+    type IntoFuture = BoxFuture<'static, Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.acquire())
+    }
+}
+
+/// Awaiting it does the same as [`acquire`](ReadLock::acquire).
+impl IntoFuture for &ReadLock {
+    type Output = Result<ReadGuard>;
+    type IntoFuture = BoxFuture<'static, Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.acquire())
+    }
+}
+
+/// Awaiting it does the same as [`acquire`](WriteLock::acquire).
+impl IntoFuture for &WriteLock {
+    type Output = Result<WriteGuard>;
+    type IntoFuture = BoxFuture<'static, Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.acquire())
+    }
+}
+
+/// Awaiting it does the same as [`acquire`](LockSet::acquire).
+impl IntoFuture for &LockSet {
+    type Output = Result<LockSetGuard>;
+    type IntoFuture = BoxFuture<'static, Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.acquire())
+    }
+}

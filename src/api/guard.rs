@@ -233,11 +233,11 @@ impl LockGuard {
     /// needs the lock.
     ///
     /// # Errors
-    /// [`Lost`] if the lease has ended.
+    /// [`Error::Lost`](crate::Error::Lost) if the lease has ended.
     ///
     /// # Examples
     /// ```
-    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
     /// # let locks = fairlock::LockManager::in_memory();
     /// # let lock = locks.lock("invoice:42");
     /// let guard = lock.acquire().await?;
@@ -247,8 +247,8 @@ impl LockGuard {
     /// println!("send {}", invoice.display());
     /// # Ok(()) }
     /// ```
-    pub fn check(&self) -> Result<(), Lost> {
-        self.hold().check()
+    pub fn check(&self) -> Result<()> {
+        Ok(self.hold().check()?)
     }
 
     /// Waits until the hold ends, whatever the network does, and returns how it ended. The future borrows
@@ -281,7 +281,7 @@ impl LockGuard {
     /// `run(tokio::spawn(work))` stops only the waiting: the spawned task goes on.
     ///
     /// # Errors
-    /// [`Lost`] if the lease was lost before `work` ended.
+    /// [`Error::Lost`](crate::Error::Lost) if the lease was lost before `work` ended.
     ///
     /// # Cancel safety
     /// Dropping the future drops `work`, which must itself be cancel-safe. The lock stays held.
@@ -298,7 +298,7 @@ impl LockGuard {
     /// guard.release().await?;
     /// # Ok(()) }
     /// ```
-    pub async fn run<W: Future>(&self, work: W) -> Result<W::Output, Lost> {
+    pub async fn run<W: Future>(&self, work: W) -> Result<W::Output> {
         self.client().runtime.check();
         self.check()?;
         unless_lost(self.token().over(), work).await
@@ -397,13 +397,10 @@ impl fmt::Debug for LockGuard {
 }
 
 /// Does the work until it ends, or the lease is lost.
-pub(crate) async fn unless_lost<W: Future>(
-    lost: impl Future<Output = Lost>,
-    work: W,
-) -> Result<W::Output, Lost> {
+pub(crate) async fn unless_lost<W: Future>(lost: impl Future<Output = Lost>, work: W) -> Result<W::Output> {
     tokio::select! {
         biased;
-        lost = lost => Err(lost),
+        lost = lost => Err(lost.into()),
         output = work => Ok(output),
     }
 }

@@ -58,7 +58,8 @@ impl LockManager {
 ///
 /// [`run`](Self::run) campaigns, does the work of the leader, and campaigns again after a loss.
 /// [`campaign`](Self::campaign) is one term, for programs that do this by themselves.
-/// [`leader`](Self::leader) and [`Lock::watch`] are for those that want to know who leads.
+/// [`leader`](Self::leader) and [`Lock::watch`] are for those that want to know who leads. The lock of the
+/// same name, `locks.lock(name)`, has `status`, `watch` and `force_release`.
 ///
 /// # What a leader may not assume
 /// A lead is a [lease, not a mutex](crate#a-lease-not-a-mutex). A leader that is paused for longer than its
@@ -125,12 +126,12 @@ impl Leadership {
     /// # async fn main() -> fairlock::Result<()> {
     /// # let locks = fairlock::LockManager::in_memory();
     /// use std::time::Duration;
-    /// use fairlock::HoldEnd;
+    /// use fairlock::{Error, HoldEnd};
     ///
     /// let hourly = locks.leadership("scheduler").max_hold(Duration::from_secs(3600));
     /// let lead = hourly.campaign().await?;
     /// let stuck = lead.run(std::future::pending::<()>()).await;
-    /// assert_eq!(stuck.unwrap_err().reason, HoldEnd::MaxHold);
+    /// assert!(matches!(stuck, Err(Error::Lost(lost)) if lost.reason == HoldEnd::MaxHold));
     /// # Ok(()) }
     /// ```
     #[doc(alias = "watchdog")]
@@ -232,8 +233,9 @@ impl Leadership {
     /// waits until the server has confirmed that, and returns `None`.
     ///
     /// It waits for the confirmation for [`server_timeout`](crate::LockManagerBuilder::server_timeout) at
-    /// most. Work that has to finish what it has begun listens for the shutdown itself, and ends. Give it the
-    /// time for that by a `shutdown` that completes later.
+    /// most. Work that has to finish what it has begun listens for the shutdown itself, and ends. While this
+    /// process leads, give it the time for that by a `shutdown` that completes later. While it follows, the
+    /// shutdown must complete at once: otherwise it campaigns on, and may be elected just before it ends.
     ///
     /// # Errors
     /// As for [`run`](Self::run).

@@ -112,14 +112,14 @@ impl<L: Into<LockSet>> FromIterator<L> for LockSet {
     }
 }
 
-/// A set of this one.
+/// A set with this one alone. What takes `impl Into<LockSet>` takes a lock of any kind.
 impl From<Lock> for LockSet {
     fn from(lock: Lock) -> LockSet {
         LockSet { locks: vec![lock.0] }
     }
 }
 
-/// A set of this one.
+/// A set with this one alone. What takes `impl Into<LockSet>` takes a lock of any kind.
 impl From<Semaphore> for LockSet {
     fn from(semaphore: Semaphore) -> LockSet {
         LockSet {
@@ -128,14 +128,14 @@ impl From<Semaphore> for LockSet {
     }
 }
 
-/// A set of this one.
+/// A set with this one alone. What takes `impl Into<LockSet>` takes a lock of any kind.
 impl From<ReadLock> for LockSet {
     fn from(lock: ReadLock) -> LockSet {
         LockSet { locks: vec![lock.0] }
     }
 }
 
-/// A set of this one.
+/// A set with this one alone. What takes `impl Into<LockSet>` takes a lock of any kind.
 impl From<WriteLock> for LockSet {
     fn from(lock: WriteLock) -> LockSet {
         LockSet { locks: vec![lock.0] }
@@ -145,7 +145,8 @@ impl From<WriteLock> for LockSet {
 impl LockSet {
     /// Returns a set of locks that have settings of their own, or of semaphores, or of sides of read/write
     /// locks; [`and`](Self::and) adds those of other kinds. They must come from one manager. If one lock
-    /// comes twice, its settings must be the same: a set has only one side of a read/write lock.
+    /// comes twice, it counts once, also a semaphore, and its settings must be the same: a set has only one
+    /// side of a read/write lock.
     ///
     /// # Examples
     /// ```
@@ -447,6 +448,22 @@ impl LockSetGuard {
         self.guards.iter().find(|guard| guard.name() == name)
     }
 
+    /// Returns the guards, in the order of the names as they were given. A name that came twice comes twice.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// let both = locks.all(["account:7", "account:3"]).acquire().await?;
+    /// for held in both.iter() {
+    ///     held.renew().await?; // before a step that nothing can stop
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn iter(&self) -> impl Iterator<Item = &LockGuard> {
+        self.places.iter().map(|place| &self.guards[*place])
+    }
+
     /// Returns the fences, in the order of the names as they were given. Each belongs to its own name: a
     /// resource compares only fences of one name.
     ///
@@ -459,16 +476,11 @@ impl LockSetGuard {
     /// # Ok(()) }
     /// ```
     pub fn fences(&self) -> Vec<Fence> {
-        self.as_given().map(LockGuard::fence).collect()
+        self.iter().map(LockGuard::fence).collect()
     }
 
     fn tokens(&self) -> Vec<HoldToken> {
-        self.as_given().map(LockGuard::token).collect()
-    }
-
-    /// The guards in the order of the names as they were given.
-    fn as_given(&self) -> impl Iterator<Item = &LockGuard> {
-        self.places.iter().map(|place| &self.guards[*place])
+        self.iter().map(LockGuard::token).collect()
     }
 
     /// Returns whether any of the leases has ended. It does no I/O.
@@ -480,17 +492,17 @@ impl LockSetGuard {
     /// needs the locks.
     ///
     /// # Errors
-    /// [`Lost`], which names the lock, if one of the leases has ended.
+    /// [`Error::Lost`](crate::Error::Lost), which names the lock, if one of the leases has ended.
     ///
     /// # Examples
     /// ```
-    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
     /// # let locks = fairlock::LockManager::in_memory();
     /// let guard = locks.all(["account:7", "account:3"]).acquire().await?;
     /// guard.check()?; // right before the step
     /// # Ok(()) }
     /// ```
-    pub fn check(&self) -> Result<(), Lost> {
+    pub fn check(&self) -> Result<()> {
         self.guards.iter().try_for_each(LockGuard::check)
     }
 
@@ -519,7 +531,7 @@ impl LockSetGuard {
     /// Runs `work` for as long as all leases last, as [`LockGuard::run`] does for one.
     ///
     /// # Errors
-    /// [`Lost`] if one of the leases was lost before `work` ended.
+    /// [`Error::Lost`] if one of the leases was lost before `work` ended.
     ///
     /// # Cancel safety
     /// Dropping the future drops `work`, which must itself be cancel-safe. The locks stay held.
@@ -534,7 +546,7 @@ impl LockSetGuard {
     /// guard.release().await?;
     /// # Ok(()) }
     /// ```
-    pub async fn run<W: Future>(&self, work: W) -> Result<W::Output, Lost> {
+    pub async fn run<W: Future>(&self, work: W) -> Result<W::Output> {
         self.check()?;
         unless_lost(self.first_lost(), work).await
     }

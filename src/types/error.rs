@@ -180,6 +180,31 @@ impl Error {
             .record("otel.status_code", "ERROR");
     }
 
+    /// Returns the name of the lock that the call was about, as far as the error has one.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// let held = locks.lock("b").acquire().await?;
+    /// let busy = locks.all(["a", "b"]).try_acquire().await.unwrap_err();
+    /// assert_eq!(busy.name(), Some("b"));
+    /// # drop(held);
+    /// # Ok(()) }
+    /// ```
+    pub fn name(&self) -> Option<&str> {
+        match self {
+            Error::Busy { name, .. }
+            | Error::Timeout { name, .. }
+            | Error::QueueFull { name, .. }
+            | Error::TooManyHolds { name }
+            | Error::NotReplicated { name, .. } => Some(name),
+            Error::NoQuorum { name, .. } => name.as_deref(),
+            Error::Lost(lost) => Some(&lost.name),
+            _ => None,
+        }
+    }
+
     pub(crate) fn too_many_holds() -> Error {
         Error::TooManyHolds { name: Arc::default() }
     }
@@ -203,7 +228,10 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::Busy { name, waiting, .. } => {
-                write!(f, "the lock {name:?} is busy, and {waiting} wait for it")
+                write!(
+                    f,
+                    "{name:?} is busy: it is taken, and {waiting} others wait for it"
+                )
             }
             Error::Timeout { name, waited, .. } => write!(f, "{name:?} was not acquired within {waited:?}"),
             Error::QueueFull { name, max_waiters } => write!(
@@ -300,7 +328,8 @@ impl fmt::Display for Unreleased {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("closed")?;
         if !self.held.is_empty() {
-            write!(f, " with {} locks still held", self.held.len())?;
+            let locks = if self.held.len() == 1 { "lock" } else { "locks" };
+            write!(f, " with {} {locks} still held", self.held.len())?;
         }
         for (i, (name, fence)) in self.held.iter().take(8).enumerate() {
             write!(f, "{} {name:?} (fence {fence})", if i == 0 { ":" } else { "," })?;

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::pin::Pin;
+use std::str::FromStr;
 use std::sync::{Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -9,7 +10,7 @@ use std::time::Duration;
 use futures_util::stream::BoxStream;
 use futures_util::{Stream, StreamExt};
 
-use crate::types::error::Result;
+use crate::types::error::{Error, Invalid, Result};
 use crate::types::fence::Fence;
 use crate::types::owner::Owner;
 
@@ -144,7 +145,8 @@ pub struct Holder {
 /// use fairlock::Kind;
 ///
 /// let _guard = locks.lock("invoice:42").acquire().await?;
-/// assert_eq!(locks.list_all("*").await?[0].kind, Kind::Lock);
+/// let kind = locks.list_all("*").await?[0].kind;
+/// assert_eq!((kind, kind.to_string().parse()?), (Kind::Lock, Kind::Lock));
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -170,6 +172,21 @@ impl fmt::Display for Kind {
             Kind::Lock => "lock",
             Kind::Semaphore => "semaphore",
             Kind::ReadWrite => "read_write",
+        })
+    }
+}
+
+/// Reads what `Display` writes.
+impl FromStr for Kind {
+    type Err = Error;
+
+    /// # Errors
+    /// [`Invalid`](crate::Error::Invalid) for any other word.
+    fn from_str(word: &str) -> Result<Kind> {
+        let kinds = [Kind::Lock, Kind::Semaphore, Kind::ReadWrite];
+        let named = kinds.into_iter().find(|kind| kind.to_string() == word);
+        named.ok_or_else(|| {
+            Invalid::new(format!("kind {word:?}: must be lock, semaphore or read_write")).into()
         })
     }
 }

@@ -1,6 +1,15 @@
 //! What tests do with locks of any kind.
 
-use fairlock::{Error, Lock, LockSet, Result, RwLock, Semaphore, Status};
+use fairlock::{Error, Lock, LockSet, Lost, Result, RwLock, Semaphore, Status};
+
+/// Why a call ended whose lease was lost.
+#[track_caller]
+pub(crate) fn lost<T: std::fmt::Debug>(ended: Result<T>) -> Lost {
+    match ended {
+        Err(Error::Lost(lost)) => lost,
+        other => panic!("{other:?}"),
+    }
+}
 
 /// What has a status.
 pub(crate) trait Looked {

@@ -237,7 +237,7 @@ fn futures_of_all_kinds_can_be_spawned(permits: &Semaphore, lock: &RwLock, set: 
     let (permits, lock, set) = (permits.clone(), lock.clone(), set.clone());
     drop(call(async move {
         let mut bulk = permits.permits(3).await?;
-        bulk.shrink(1).await?;
+        bulk.shrink_to(1).await?;
         bulk.release().await?;
         let reading = lock.write().await?.downgrade().await?;
         reading.run(tokio::task::yield_now()).await?;
@@ -426,7 +426,7 @@ async fn everything_can_be_printed(backend: Backend) {
 
     let token = guard.token();
     drop(guard);
-    let lost = token.check().unwrap_err();
+    let lost = crate::common::lost(token.check());
     let error = Error::from(lost.clone());
     assert_eq!(error.to_string(), lost.to_string());
     assert!(lost.to_string().contains("invoice:42"), "{lost}");

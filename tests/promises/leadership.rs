@@ -15,6 +15,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::backend::{Backend, in_a_quorum, on_each_backend, with_local_handoffs};
+use crate::common::lost;
 
 on_each_backend! {
     those_that_campaign_lead_one_at_a_time_in_order_of_arrival,
@@ -197,7 +198,7 @@ async fn a_term_ends_with_its_lead(backend: Backend) {
         } else {
             lead.release().await.unwrap();
         }
-        assert_eq!(term.check().unwrap_err().reason, HoldEnd::Released);
+        assert_eq!(lost(term.check()).reason, HoldEnd::Released);
         let lost = timeout(SOON, watcher).await.expect("told").unwrap();
         assert_eq!(lost, HoldEnd::Released);
         let stopped = timeout(SOON, task).await.expect("stopped").unwrap();
@@ -283,7 +284,7 @@ async fn a_term_of_limited_length_goes_to_the_next(backend: Backend) {
     let first = stuck.term().await;
     let mut other = Follower::start(&leadership(&there).max_hold(max_hold));
     let second = other.term().await;
-    assert_eq!(first.check().unwrap_err().reason, HoldEnd::MaxHold);
+    assert_eq!(lost(first.check()).reason, HoldEnd::MaxHold);
     let third = stuck.term().await;
     assert!(first.fence() < second.fence() && second.fence() < third.fence());
     stuck.stop().await;
@@ -312,7 +313,7 @@ async fn a_shutdown_stops_the_work_and_then_resigns(backend: Backend) {
     shut_down.send(()).unwrap();
     assert!(run.await.unwrap().unwrap().is_none());
     assert!(dropped.load(Ordering::SeqCst));
-    assert_eq!(term.check().unwrap_err().reason, HoldEnd::Released);
+    assert_eq!(lost(term.check()).reason, HoldEnd::Released);
     // The resignation is confirmed, so the next one leads already.
     let leader = leadership(&here)
         .leader()

@@ -429,13 +429,13 @@ async fn a_guard_gives_back_some_of_its_permits(backend: Backend) {
         (0, "permits 0: must be from 1 to those that the guard has, 5"),
         (6, "permits 6: must be from 1 to those that the guard has, 5"),
     ] {
-        match bulk.shrink(permits).await {
+        match bulk.shrink_to(permits).await {
             Err(Error::Invalid(invalid)) => assert_eq!(invalid.to_string(), why),
             other => panic!("{other:?}"),
         }
     }
-    bulk.shrink(5).await.unwrap(); // changes nothing
-    bulk.shrink(2).await.unwrap();
+    bulk.shrink_to(5).await.unwrap(); // changes nothing
+    bulk.shrink_to(2).await.unwrap();
     let three = timeout(SOON, waits)
         .await
         .expect("three are free")

@@ -397,7 +397,7 @@ async fn what_is_awaited_is_acquired() {
     let guard = locks.lock("a").await.unwrap();
     assert!(matches!(lock.try_acquire().await, Err(Error::Busy { .. })));
     guard.release().await.unwrap();
-    lock.clone().await.unwrap().release().await.unwrap();
+    (&lock).await.unwrap().release().await.unwrap();
 
     let config = locks.rw_lock("config");
     let writing = config.write().await.unwrap();
@@ -412,7 +412,7 @@ async fn what_is_awaited_is_acquired() {
     assert!(matches!(lock.try_acquire().await, Err(Error::Busy { .. })));
     both.release().await.unwrap();
     tokio::select! {
-        both = set => both.unwrap().release().await.unwrap(),
+        both = &set => both.unwrap().release().await.unwrap(),
         () = sleep(LONG) => panic!("the locks are free"),
     }
 }

@@ -9,6 +9,7 @@ use tokio::time::timeout;
 use crate::backend::{
     Backend, in_a_quorum, local_handoffs_in_a_quorum, on_each_backend, with_local_handoffs,
 };
+use crate::common::lost;
 
 on_each_backend! {
     work_is_stopped_when_the_lease_is_lost,
@@ -54,7 +55,7 @@ async fn work_is_stopped_when_the_lease_is_lost(backend: Backend) {
     let stopped = timeout(LONG, guard.run(std::future::pending::<()>()))
         .await
         .expect("stopped");
-    assert_eq!(stopped.unwrap_err().reason, HoldEnd::Expired);
+    assert_eq!(lost(stopped).reason, HoldEnd::Expired);
     // Work is not started on a lost lease.
     let begun = guard.run(async { panic!("begun without the lock") }).await;
     assert!(begun.is_err());

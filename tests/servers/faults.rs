@@ -4,6 +4,7 @@
 //! All of these tests are in one binary, so that they run side by side: they mostly wait. Each has its own
 //! server.
 
+mod bounds;
 mod clocks;
 mod connections;
 mod damaged;

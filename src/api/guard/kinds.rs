@@ -58,8 +58,9 @@ impl SemaphoreGuard {
     }
 
     /// Returns the slot of one permit: a number below the capacity that no other guard has, from the grant to
-    /// the end of the hold. It is the smallest that was free. `None` for several permits, and for a capacity
-    /// above 1,000.
+    /// the end of the hold. It is the smallest that was free. `None` for a guard that took several permits,
+    /// also after it has [given some back](Self::shrink_to), and for a capacity above 1,000. So where slots
+    /// name things, take one permit for each, and several of them as a [set](crate::LockSet) of semaphores.
     ///
     /// A slot is for what there is a fixed number of: the ids of nodes, GPUs, ports. The fences of the guards
     /// of one slot increase, so what belongs to a slot can refuse a stale guard as with a lock. While
@@ -99,12 +100,12 @@ impl SemaphoreGuard {
     /// # let locks = fairlock::LockManager::in_memory();
     /// let mut bulk = locks.semaphore("api", 10).permits(8).await?;
     /// // ... the large part is done ...
-    /// bulk.shrink(1).await?;
+    /// bulk.shrink_to(1).await?;
     /// assert!(locks.semaphore("api", 10).permits(9).try_acquire().await.is_ok());
     /// # Ok(()) }
     /// ```
     #[doc(alias = "split")]
-    pub async fn shrink(&mut self, permits: u32) -> Result<()> {
+    pub async fn shrink_to(&mut self, permits: u32) -> Result<()> {
         if !(1..=self.permits).contains(&permits) {
             let has = self.permits;
             return Err(Invalid::new(format!(
@@ -290,21 +291,21 @@ impl Deref for WriteGuard {
     }
 }
 
-/// For guards of several kinds in one place. What the kind alone can do is gone.
+/// For guards of several kinds in one place, such as a `Vec<LockGuard>`. What the kind alone can do is gone.
 impl From<SemaphoreGuard> for LockGuard {
     fn from(guard: SemaphoreGuard) -> LockGuard {
         guard.guard
     }
 }
 
-/// For guards of several kinds in one place. What the kind alone can do is gone.
+/// For guards of several kinds in one place, such as a `Vec<LockGuard>`. What the kind alone can do is gone.
 impl From<ReadGuard> for LockGuard {
     fn from(guard: ReadGuard) -> LockGuard {
         guard.0
     }
 }
 
-/// For guards of several kinds in one place. What the kind alone can do is gone.
+/// For guards of several kinds in one place, such as a `Vec<LockGuard>`. What the kind alone can do is gone.
 impl From<WriteGuard> for LockGuard {
     fn from(guard: WriteGuard) -> LockGuard {
         guard.0

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::unless_lost;
 use crate::engine::any_hold::Watched;
 use crate::engine::client::Client;
-use crate::types::error::{HoldEnd, Lost};
+use crate::types::error::{HoldEnd, Lost, Result};
 use crate::types::fence::Fence;
 
 /// A token of a lock that is held. It tells the tasks that have it when the hold has ended.
@@ -51,7 +51,7 @@ impl HoldToken {
     /// the holder may do.
     ///
     /// # Errors
-    /// [`Lost`] if the hold has ended.
+    /// [`Error::Lost`](crate::Error::Lost) if the hold has ended.
     ///
     /// # Examples
     /// ```
@@ -62,8 +62,8 @@ impl HoldToken {
     /// token.check()?; // right before the step
     /// # Ok(()) }
     /// ```
-    pub fn check(&self) -> Result<(), Lost> {
-        self.hold.check()
+    pub fn check(&self) -> Result<()> {
+        Ok(self.hold.check()?)
     }
 
     /// Waits until the hold ends, whatever the network does, and returns how it ended. The future borrows
@@ -96,7 +96,7 @@ impl HoldToken {
     /// future can be spawned, so tasks of the holder end with its hold.
     ///
     /// # Errors
-    /// [`Lost`] if the hold ended before `work` did, also by a release.
+    /// [`Error::Lost`](crate::Error::Lost) if the hold ended before `work` did, also by a release.
     ///
     /// # Cancel safety
     /// Dropping the future drops `work`, which must itself be cancel-safe. The lock stays held.
@@ -111,9 +111,12 @@ impl HoldToken {
     /// assert!(task.await.unwrap().is_err()); // it ended with the hold
     /// # Ok(()) }
     /// ```
-    pub async fn run<W: Future>(self, work: W) -> Result<W::Output, Lost> {
-        self.client.runtime.check();
-        unless_lost(self.over(), work).await
+    pub fn run<W: Future>(&self, work: W) -> impl Future<Output = Result<W::Output>> + use<W> {
+        let token = self.clone();
+        async move {
+            token.client.runtime.check();
+            unless_lost(token.over(), work).await
+        }
     }
 }
 

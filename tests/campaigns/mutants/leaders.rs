@@ -27,7 +27,7 @@ pub(super) const EDITS: &[Edit] = &[
         .equal("only the length of the pauses differs, by up to a second"),
     edit("a failed campaign is repeated", LEADERSHIP, "Err(error) if error.is_transient() => {", "Err(error) if false => {", LEADERS),
     edit("an error that lasts ends a run", LEADERSHIP, "Err(error) if error.is_transient() => {", "Err(error) => {", LEADERS),
-    edit("a term that is passed to a task asks for a runtime", TOKEN, "        self.client.runtime.check();\n", "", LEADERS),
+    edit("a term that is passed to a task asks for a runtime", TOKEN, "            token.client.runtime.check();\n", "", LEADERS),
     edit("a watch asks no more often than it may", WATCH, "check_span(\"every\", every, LEAST, MOST)", "Ok::<(), crate::error::Invalid>(())", LEADERS),
     edit("a watch asks when a lease ends", WATCH, "Some(holder) => pause.min(", "Some(holder) => pause.max(", LEADERS),
     edit("a watch tells a change once", WATCH, "Ok(status) if !self.is_news(&status) => {}", "Ok(status) if false => drop(status),", LEADERS),

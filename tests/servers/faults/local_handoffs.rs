@@ -12,6 +12,7 @@ use fairlock_testkit::{History, Process, Proxy, Server, eventually, role};
 use tokio::task::{JoinHandle, JoinSet};
 
 use super::scene::{NAME, SECOND, connect, epoch_ms, kept, lock_key, settings};
+use crate::common::lost;
 
 const TURNS: u64 = 64;
 const LEASE: Duration = Duration::from_millis(900);
@@ -169,7 +170,7 @@ async fn a_turn_that_loses_its_lease_is_told_and_those_behind_it_wait_on() {
         .await
         .unwrap();
     // It was told before another client could have the lock.
-    let lost = guard.check().expect_err("lost");
+    let lost = lost(guard.check());
     assert_eq!(lost.reason, HoldEnd::Expired);
     // The server does not know which of the reserved fences were used.
     assert!(next.fence().get() > guard.fence().get());
