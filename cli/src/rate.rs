@@ -45,6 +45,9 @@ pub(crate) struct Rate {
 fn parse(text: &str) -> Result<Rate, String> {
     let wrong = || "must be a number of turns and a time, as in 50/s, 3/h or 100/10s".to_owned();
     let (turns, period) = text.split_once('/').ok_or_else(wrong)?;
+    if period.is_empty() {
+        return Err(wrong());
+    }
     let one_of = match period.starts_with(|c: char| c.is_ascii_digit()) {
         true => "",
         false => "1",
