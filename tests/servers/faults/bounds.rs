@@ -10,8 +10,14 @@ use super::scene::SECOND;
 
 const PAGE: &str = include_str!("../../../docs/operations.md");
 
-/// What the table says of each call: its bounds for a first call, and for one that is queued already.
-fn table() -> Vec<(Vec<&'static str>, [Option<[Duration; 2]>; 2])> {
+/// The least and the most time that a call takes.
+type Bounds = [Duration; 2];
+
+/// The calls of a row, with their bounds for a first call, and for one that is queued already.
+type Row = (Vec<&'static str>, [Option<Bounds>; 2]);
+
+/// What the table says of each call.
+fn table() -> Vec<Row> {
     let (_, rest) = PAGE.split_once("### How soon calls end").expect("the section");
     let rows = rest.lines().skip_while(|line| !line.starts_with("|---"));
     let rows = rows.skip(1).take_while(|line| line.starts_with('|'));
