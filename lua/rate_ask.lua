@@ -29,7 +29,7 @@ local window, longest, callers = ARGV[5] + 0, ARGV[6] + 0, ARGV[7]
 local GRACE = 50000
 -- So soon a waitlist asks again if another one, which should have asked, has its turn.
 local OVERDUE = 5000
--- A waitlist asks at least so often, and no more often than that.
+-- The longest and the shortest time after which a waitlist asks again.
 local LONGEST_PAUSE, SHORTEST_PAUSE = 5000000, 1000
 -- No waitlist asks for turns that begin later.
 local LONGEST_WINDOW = 1000000
@@ -78,7 +78,11 @@ if came then
     -- The first waitlist is about to ask, or is somewhat late.
     again = first_late - GRACE > us and first_late - GRACE - us or OVERDUE
   end
-  again = math.min(math.max(again, SHORTEST_PAUSE), LONGEST_PAUSE)
+  again = math.max(again, SHORTEST_PAUSE)
+  -- A try does not ask again: its caller is told when its turn can come.
+  if mode ~= 'try' then
+    again = math.min(again, LONGEST_PAUSE)
+  end
 end
 if late[1] then
   redis.call('ZREM', queue_key, unpack(late))

@@ -16,6 +16,7 @@ on_each_backend! {
     a_burst_is_what_was_saved_before,
     a_call_takes_as_many_turns_as_it_costs,
     a_try_takes_a_turn_only_if_it_begins_now,
+    a_try_says_when_the_next_turn_begins_however_late_that_is,
     a_bounded_wait_ends_in_time_and_takes_nothing,
     waiters_have_their_turns_in_the_order_of_their_arrival,
     a_wait_that_is_dropped_leaves_its_turn_to_the_next,
@@ -142,6 +143,23 @@ async fn a_try_takes_a_turn_only_if_it_begins_now(backend: Backend) {
         Err(Error::Busy { waiting: 1, .. })
     ));
     waits.await.unwrap().unwrap();
+}
+
+async fn a_try_says_when_the_next_turn_begins_however_late_that_is(backend: Backend) {
+    let locks = backend.client().await;
+    let limit = locks.rate_limit("a", 1, 3600 * SECOND);
+    limit.try_acquire().await.unwrap();
+    let (tried, bounded) = (
+        limit.try_acquire().await,
+        limit.acquire_timeout(Duration::ZERO).await,
+    );
+    let (Err(Error::Busy { ttl: first, .. }), Err(Error::Timeout { ttl: second, .. })) = (tried, bounded)
+    else {
+        panic!("both are refused");
+    };
+    for ttl in [first, second] {
+        assert!(ttl > 3500 * SECOND && ttl <= 3600 * SECOND, "{ttl:?}");
+    }
 }
 
 async fn a_bounded_wait_ends_in_time_and_takes_nothing(backend: Backend) {

@@ -11,7 +11,7 @@ use crate::protocol::operations::{LONGEST_WINDOW, RateAsk, RateAsked};
 const GRACE: u64 = 50_000;
 /// So soon a waitlist asks again if another one, which should have asked, has its turn.
 const OVERDUE: u64 = 5_000;
-/// A waitlist asks at least so often, and no more often than that.
+/// The longest and the shortest time after which a waitlist asks again.
 const LONGEST_PAUSE: u64 = 5_000_000;
 const SHORTEST_PAUSE: u64 = 1_000;
 /// So many waitlists are looked at.
@@ -81,7 +81,11 @@ impl ByRules for RateAsk {
                 // Each waitlist before this one takes a turn at least.
                 _ => free_at - us - self.window + ahead * rate.interval,
             };
-            again = again.clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
+            again = again.max(SHORTEST_PAUSE);
+            // A try does not ask again: its caller is told when its turn can come.
+            if self.waits {
+                again = again.min(LONGEST_PAUSE);
+            }
         }
         late.iter().for_each(|waitlist| turns.leave(waitlist));
         if self.waits {
