@@ -472,7 +472,9 @@ async fn settlement_goes_on_without_one_of_three_servers_and_stops_without_two()
     let second = fence(quorum.line_with("settling under fence ").await);
     assert!(first < second);
     servers[2].kill();
-    quorum.line_with("waiting: 2 of 3 servers are needed").await;
+    quorum
+        .line_with("waiting: \"settlement\": 2 of 3 servers are needed")
+        .await;
     servers[1].restart().await;
     // The server that is back grants nothing at first.
     let third = fence(quorum.line_with("settling under fence ").await);

@@ -103,7 +103,7 @@ async fn charge(State(app): State<App>, Path(id): Path<u64>) -> Response {
     });
     match charge.await {
         Ok(Ok(receipt)) => receipt.into_response(),
-        Ok(Err(lost)) => refusal(&lost),
+        Ok(Err(error)) => refusal(&error),
         Err(_panic) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     }
 }
