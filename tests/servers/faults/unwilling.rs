@@ -94,11 +94,13 @@ async fn a_replica_is_waited_for_until_it_is_a_primary_again() {
     let (locks, others) = (impatient(&server).await, connect(&server.url()).await);
     let guard = others.lock("held").acquire().await.unwrap();
     let dead_port = free_port().to_string();
-    for (stale, word) in [("yes", "READONLY"), ("no", "MASTERDOWN")] {
+    // The server then answers READONLY or MASTERDOWN.
+    for stale in ["yes", "no"] {
         config(&server, "replica-serve-stale-data", stale).await;
         server.command(&["REPLICAOF", "127.0.0.1", &dead_port]).await;
         let waits = tokio::spawn(others.lock(NAME).acquire());
-        refused_for_now(&locks, NAME, word).await;
+        // Either answer has this word, and so has the refusal of the new connection that the client makes then.
+        refused_for_now(&locks, NAME, "replica").await;
         assert!(!waits.is_finished());
         server.command(&["REPLICAOF", "NO", "ONE"]).await;
         granted(waits, 3 * SECOND).await.release().await.unwrap();
