@@ -99,7 +99,7 @@ async fn a_replica_is_waited_for_until_it_is_a_primary_again() {
         config(&server, "replica-serve-stale-data", stale).await;
         server.command(&["REPLICAOF", "127.0.0.1", &dead_port]).await;
         let waits = tokio::spawn(others.lock(NAME).acquire());
-        // Either answer has this word, and so has the refusal of the new connection that the client makes then.
+        // Either answer has this word, and so has the refusal of the connection that the client makes then.
         refused_for_now(&locks, NAME, "replica").await;
         assert!(!waits.is_finished());
         server.command(&["REPLICAOF", "NO", "ONE"]).await;
