@@ -186,16 +186,20 @@ where
     let mut guard = one().await?;
     for round in 1..=rounds {
         guard = match round % 2 {
-            0 => next(guard, one()).await?,
-            _ => next(guard, other()).await?,
+            0 => next(guard, &one).await?,
+            _ => next(guard, &other).await?,
         };
     }
     guard.into().release().await
 }
 
 /// The guard of the next waiter, after the release of this one.
-async fn next<G: Into<LockGuard>>(guard: G, waiting: impl Future<Output = Result<G>>) -> Result<G> {
-    let mut waiting = std::pin::pin!(waiting);
+async fn next<G, A>(guard: G, acquire: &impl Fn() -> A) -> Result<G>
+where
+    G: Into<LockGuard>,
+    A: Future<Output = Result<G>>,
+{
+    let mut waiting = std::pin::pin!(acquire());
     assert!(waiting.as_mut().now_or_never().is_none(), "it is held");
     guard.into().release().await?;
     waiting.await

@@ -85,7 +85,7 @@ async fn acquire_held<'a>(
         ));
     }
     // On the heap, so that those that wait do not carry it along.
-    match Box::pin(attempt(lock.clone(), Outcome::Timeout)).await {
+    match Box::pin(attempt(lock, Outcome::Timeout)).await {
         Err(Error::Busy { ttl, .. }) => Err(timed_out(lock.client(), began, ttl)),
         tried => tried,
     }
@@ -103,17 +103,20 @@ pub(super) async fn try_acquire<G: Guard>(lock: Handle) -> Result<G> {
         error.type = Empty,
         otel.status_code = Empty
     );
-    let name = Arc::clone(&lock.name);
-    let tried = attempt(lock, Outcome::Busy).instrument(span.clone()).await;
+    let tried = {
+        // Pinned here, since a future that is passed on is copied.
+        let trying = pin!(attempt(&lock, Outcome::Busy));
+        trying.instrument(span.clone()).await
+    };
     if !span.is_disabled() {
         record(&span, &tried);
     }
-    tried.map(G::of).map_err(|error| error.of(&name))
+    tried.map(G::of).map_err(|error| error.of(&lock.name))
 }
 
 /// Asks once. If the lock is busy, the call counts as ended in this way.
-async fn attempt(lock: Handle, if_busy: Outcome) -> Result<LockGuard> {
-    let tenure = params(&lock)?;
+async fn attempt(lock: &Handle, if_busy: Outcome) -> Result<LockGuard> {
+    let tenure = params(lock)?;
     let mut ask = lock.place().counters().attempt(&tenure.hold.group);
     let trying = pin!(async {
         if tenure.has_turns() {

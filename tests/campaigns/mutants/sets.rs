@@ -15,7 +15,7 @@ pub(super) const EDITS: &[Edit] = &[
         .equal("the loss is told at the guard's first check"),
     edit("one bound counts for all locks of a set", SET, "until.saturating_duration_since(Instant::now())", "until.saturating_duration_since(Instant::now() - Duration::from_millis(300))", SETS),
     edit("work under a set has the tokens as the names were given", SET, "self.iter().map(LockGuard::token)", "self.guards.iter().map(LockGuard::token)", SETS),
-    edit("a set that finds a lock busy names it", "src/api/handle/asking.rs", "tried.map(G::of).map_err(|error| error.of(&name))", "let _ = name;\n    tried.map(G::of)", SETS),
+    edit("a set that finds a lock busy names it", "src/api/handle/asking.rs", "tried.map(G::of).map_err(|error| error.of(&lock.name))", "tried.map(G::of)", SETS),
     edit("a set tells how long it waited altogether", SET, "ttl, .. }) => Err(Error::Timeout {\n                    name,\n                    waited: began.elapsed(),", "ttl, waited }) => Err(Error::Timeout {\n                    name,\n                    waited,", SETS),
     edit("the locks of a set come from one manager", SET, "if !lock.has_manager_of(next) {", "if false {", SETS),
     edit("a name has one setting in a set", SET, " && !lock.has_settings_of(next)", " && false", SETS),
