@@ -39,6 +39,8 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a wait that is dropped leaves the waitlist", RATE_LIMIT, "        state.waiters.retain(|waiter| waiter.number != self.number);\n", "        let _ = &mut state;\n", TURNS),
     edit("a turn begins when it begins", RATE_LIMIT, "            sleep_until(turn.begins).await;\n", "            let _ = turn.begins;\n", TURNS),
     edit("a try leaves the turn to those that wait", RATE_LIMIT, "        if waiting > 0 {", "        if false {", TURNS),
+    edit("a try says when its turn begins, however late that is", RATE_ASK, "  if mode ~= 'try' then\n    again = math.min", "  if true then\n    again = math.min", TURNS),
+    edit("the rules say so too", RATE_RULES, "if self.waits {\n                again = again.min", "if true {\n                again = again.min", TURNS),
     edit("a try leaves no place in the queue", RATE_LIMIT, "            waits: false,", "            waits: true,", TURNS),
     edit("closing ends the waits for turns", RATE_LIMIT, "                waitlist.fail(error);", "                let _ = (&waitlist, error);", TURNS).within("refuse_all"),
 

