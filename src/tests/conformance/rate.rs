@@ -32,11 +32,13 @@ fn by_script(scripts: &mut Scripts, ask: &RateAsk, us: u64) -> RateAsked {
     ask.read(&reply).expect("words").1
 }
 
-fn random(rng: &mut Rng, keys: &Arc<RateKeys>) -> RateAsk {
+/// Some callers of several waitlists came at the same time.
+fn random(rng: &mut Rng, keys: &Arc<RateKeys>, us: u64) -> RateAsk {
     let interval = [20, 100, 700][rng.usize(..3)] * MS;
     let burst = [0, 3][rng.usize(..2)] * interval;
     let count = rng.usize(..5);
-    let mut ages: Vec<_> = (0..count).map(|_| rng.u64(..2000) * MS).collect();
+    let grain = 100 * MS;
+    let mut ages: Vec<_> = (0..count).map(|_| us % grain + rng.u64(..20) * grain).collect();
     ages.sort_unstable_by(|one, other| other.cmp(one));
     let callers = ages.into_iter().map(|age| RateCaller {
         age,
@@ -74,7 +76,7 @@ fn random_calls_for_turns_end_as_the_rules_say() {
             if rng.u8(..60) == 0 {
                 us -= 100_000 * MS;
             }
-            let ask = random(&mut rng, &keys);
+            let ask = random(&mut rng, &keys, us);
             let before = rules.rates.get(&keys.rate).map_or(0, |turns| turns.queue.len());
             let expected = by_rules(&mut rules, &ask, us);
             let turns = &rules.rates[&keys.rate];
@@ -103,7 +105,7 @@ fn no_period_has_more_turns_than_its_limit_and_burst() {
         let mut begun = Vec::new();
         for _ in 0..300 {
             us += rng.u64(..2 * interval);
-            let mut ask = random(&mut rng, &keys);
+            let mut ask = random(&mut rng, &keys, us);
             ask.rate = Rate {
                 interval,
                 burst: burst * interval,

@@ -33,7 +33,8 @@ pub(super) const EDITS: &[Edit] = &[
     edit("callers that came together have one order", RATE_ASK, "(waitlist < other and 1 or 0)", "0", RATE_MODEL),
     edit("a waitlist that is late is passed over", RATE_ASK, "due < us or", "false or", RATE_MODEL),
     edit("a clock that was set back makes nobody wait for long", RATE_ASK, ",\n  us + LONGEST_WINDOW + longest + burst)", ", 9e15)", RATE_MODEL),
-    edit("a waitlist without callers leaves the queue", RATE_ASK, "  redis.call('ZREM', queue_key, waitlist)\n", "", RATE_MODEL),
+    edit("a waitlist without callers leaves the queue", RATE_ASK, "  redis.call('ZREM', queue_key, waitlist)\n", "", RATE_MODEL)
+        .equal("the next call finds it late, since the hash does not say when it is, and takes it out"),
     edit("no call in the rules takes a period's turns twice", RATE_RULES, "us + LONGEST_WINDOW + rate.longest", "us + self.window + rate.longest", RATE_MODEL),
     edit("a caller that has waited longest asks first", RATE_LIMIT, "partition_point(|waiter| waiter.came <= came)", "partition_point(|_| false)", TURNS),
     edit("a wait that is dropped leaves the waitlist", RATE_LIMIT, "        state.waiters.retain(|waiter| waiter.number != self.number);\n", "        let _ = &mut state;\n", TURNS),
