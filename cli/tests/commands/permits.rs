@@ -560,7 +560,7 @@ async fn a_loss_of_a_permit_stops_the_command() {
         "2",
         &name,
         "-c",
-        "echo $FAIRLOCK_FENCE; sleep 60",
+        "echo $FAIRLOCK_FENCE; exec sleep 60",
     ];
     let mut running = Running::start(&mut fairlock(&server.url(), &args));
     let fence = running.line().await;

@@ -294,7 +294,7 @@ async fn process_that_is_killed_keeps_none_longer_than_its_lease() {
         &a,
         &b,
         "-c",
-        "echo ready; sleep 60",
+        "echo ready; exec sleep 60",
     ];
     let mut running = Running::start(&mut fairlock(&server.url(), &args));
     running.expect("ready").await;

@@ -8,6 +8,9 @@ use tokio::process::Command;
 
 use crate::scene::{Running, fairlock, is_free, lock, program, run, until_waiting};
 
+/// Says when it is ready. A shell that stayed would block signals for the moment in which it starts a
+/// program, and a signal of that moment would end only the shell.
+const SLEEPER: &str = "echo ready; exec sleep 60";
 /// Says when it is ready, and when it gets the signal $1. So does the shell within it.
 const GROUP: &str = r#"
 trap 'echo outer' "$1"
@@ -40,8 +43,7 @@ async fn every_signal_that_would_end_it_goes_to_the_commands_group() {
 #[tokio::test]
 async fn command_that_a_passed_signal_ends_gives_its_number() {
     let server = Server::shared().await;
-    let script = "echo ready; sleep 60; true";
-    let mut running = Running::start(&mut fairlock(&server.url(), &["run", &name(), "-c", script]));
+    let mut running = Running::start(&mut fairlock(&server.url(), &["run", &name(), "-c", SLEEPER]));
     running.expect("ready").await;
     running.signal(Signal::SIGTERM);
     assert_eq!(running.ended().await.code, Some(143));
@@ -82,8 +84,7 @@ async fn leader_whose_command_fails_after_a_signal_of_its_own_campaigns_again() 
 #[tokio::test]
 async fn signals_that_were_blocked_from_the_beginning_are_heard() {
     let server = Server::shared().await;
-    let script = "echo ready; sleep 60; true";
-    let mut command = fairlock(&server.url(), &["run", &name(), "-c", script]);
+    let mut command = fairlock(&server.url(), &["run", &name(), "-c", SLEEPER]);
     block_all_signals(&mut command);
     let mut running = Running::start(&mut command);
     running.expect("ready").await;
