@@ -5,7 +5,8 @@
 //! is a moment from which on a call may begin. It is held by nobody, so there is nothing to renew, to release
 //! or to wake others for.
 
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
+use std::mem::{replace, take};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
@@ -24,38 +25,43 @@ use crate::sync::locked;
 use crate::time::clock::LocalTime;
 use crate::types::error::{Error, Result};
 
-/// Turns are given out so long before they begin, and for two round trips more. So the next ones are known
-/// when the last one begins.
+/// How long before they begin turns are given out, besides two round trips. So the next ones are known when
+/// the last one begins.
 const WINDOW: Duration = Duration::from_millis(20);
 const LONGEST_WINDOW: Duration = Duration::from_micros(protocol::LONGEST_WINDOW);
-/// A caller that comes so much later than its turn, since its thread stood still, waits for another one.
+/// A caller that comes later than its turn by more than this, since its thread stood still, waits for another
+/// one.
 const LATE: Duration = Duration::from_secs(1);
-/// For so many callers at most the task asks at once.
+/// The most callers for which the task asks at once.
 const MOST_CALLERS: usize = 128;
 
 /// The waitlists of one client.
 #[derive(Debug)]
 pub(crate) struct RateLimits {
-    waitlists: DashMap<(Arc<str>, Rate), Weak<RateWaitlist>>,
+    waitlists: DashMap<Key, Weak<RateWaitlist>>,
     /// The number of the next waitlist.
     next: AtomicU64,
 }
 
-/// The callers for one rate.
+/// The name of a rate limit, and how fast its turns come.
+type Key = (Arc<str>, Rate);
+
+/// The callers for one rate. When nobody uses it any more, it is forgotten.
 #[derive(Debug)]
 pub(crate) struct RateWaitlist {
+    limits: Arc<RateLimits>,
+    key: Key,
     client: Arc<Client>,
     keys: Arc<RateKeys>,
     /// The name by which the server knows it.
     id: Arc<str>,
-    rate: Rate,
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     /// The one that came first is the first.
-    waiters: VecDeque<Waiter>,
+    waiters: BTreeMap<Arrival, Waiter>,
     /// The number of the next waiter.
     next: u64,
     /// Whether the task runs.
@@ -64,10 +70,11 @@ struct State {
     took: Duration,
 }
 
+/// When a waiter came, and its number.
+type Arrival = (LocalTime, u64);
+
 #[derive(Debug)]
 struct Waiter {
-    number: u64,
-    came: LocalTime,
     cost: u32,
     turn: oneshot::Sender<Result<Turn>>,
 }
@@ -82,13 +89,12 @@ struct Turn {
 /// A place in the waitlist. Dropping it gives it up.
 struct Waiting<'a> {
     waitlist: &'a RateWaitlist,
-    number: u64,
+    arrival: Arrival,
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        let mut state = locked(&self.waitlist.state);
-        state.waiters.retain(|waiter| waiter.number != self.number);
+        locked(&self.waitlist.state).waiters.remove(&self.arrival);
     }
 }
 
@@ -100,42 +106,51 @@ impl RateLimits {
         }
     }
 
-    /// The waitlist of this rate. One that nobody uses any more is forgotten when the next one is made.
+    /// The waitlist of this rate.
     pub(crate) fn waitlist(
-        &self,
+        self: &Arc<Self>,
         client: &Arc<Client>,
         name: &Arc<str>,
         keys: &Arc<RateKeys>,
         rate: Rate,
     ) -> Arc<RateWaitlist> {
         let key = (Arc::clone(name), rate);
-        if let Some(known) = self.waitlists.get(&key).and_then(|known| known.upgrade()) {
-            return known;
-        }
-        self.waitlists.retain(|_, waitlist| waitlist.strong_count() > 0);
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let made = Arc::new(RateWaitlist {
-            id: format!("{}:{number}", client.id).into(),
-            client: Arc::clone(client),
-            keys: Arc::clone(keys),
-            rate,
-            state: Mutex::default(),
-        });
-        let mut entry = self.waitlists.entry(key).or_default();
+        let mut entry = self.waitlists.entry(key.clone()).or_default();
         if let Some(known) = entry.upgrade() {
             return known;
         }
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let made = Arc::new(RateWaitlist {
+            limits: Arc::clone(self),
+            key,
+            id: format!("{}:{number}", client.id).into(),
+            client: Arc::clone(client),
+            keys: Arc::clone(keys),
+            state: Mutex::default(),
+        });
         *entry = Arc::downgrade(&made);
         made
     }
 
     /// Ends all waits with this error.
     pub(crate) fn refuse_all(&self, error: &Error) {
-        for waitlist in &self.waitlists {
-            if let Some(waitlist) = waitlist.upgrade() {
-                waitlist.fail(error);
-            }
+        // The last one that uses a waitlist forgets it, which needs the map.
+        let waitlists: Vec<_> = self
+            .waitlists
+            .iter()
+            .filter_map(|known| known.upgrade())
+            .collect();
+        for waitlist in waitlists {
+            waitlist.fail(error);
         }
+    }
+}
+
+impl Drop for RateWaitlist {
+    fn drop(&mut self) {
+        // Another one may have been made in its place.
+        let is_unused = |_: &Key, known: &mut Weak<RateWaitlist>| known.strong_count() == 0;
+        self.limits.waitlists.remove_if_mut(&self.key, is_unused);
     }
 }
 
@@ -187,7 +202,7 @@ impl RateWaitlist {
             keys: Arc::clone(&self.keys),
             waitlist: Arc::clone(&self.id),
             waits: true,
-            rate: self.rate,
+            rate: self.key.1,
             window: micros(window),
             callers,
         }
@@ -196,53 +211,90 @@ impl RateWaitlist {
     /// A caller that has missed its turn comes before those that came later.
     fn enter(self: &Arc<Self>, came: LocalTime, cost: u32) -> (Waiting<'_>, oneshot::Receiver<Result<Turn>>) {
         let (sender, turn) = oneshot::channel();
-        let mut state = locked(&self.state);
-        let number = state.next;
-        state.next += 1;
-        let place = state.waiters.partition_point(|waiter| waiter.came <= came);
-        let waiter = Waiter {
-            number,
-            came,
-            cost,
-            turn: sender,
+        let (arrival, is_asking) = {
+            let mut state = locked(&self.state);
+            let arrival = (came, state.next);
+            state.next += 1;
+            state.waiters.insert(arrival, Waiter { cost, turn: sender });
+            (arrival, replace(&mut state.is_asking, true))
         };
-        state.waiters.insert(place, waiter);
-        if !state.is_asking {
-            state.is_asking = true;
-            let asking = Asking(Arc::clone(self));
+        // A runtime that has ended drops the task here, and that ends the waits.
+        if !is_asking {
+            let asking = Asking {
+                waitlist: Arc::clone(self),
+                has_ended: false,
+            };
             self.client.spawn(async move { asking.run().await });
         }
         let waitlist: &RateWaitlist = self;
-        (Waiting { waitlist, number }, turn)
+        (Waiting { waitlist, arrival }, turn)
+    }
+
+    /// Asks for the turns of these callers, and passes them on. Returns when to ask again for those that are
+    /// left of them.
+    async fn turns(&self, callers: &[(Arrival, u32)]) -> Result<Option<Duration>> {
+        let client = &self.client;
+        let window = (WINDOW + 2 * locked(&self.state).took).min(LONGEST_WINDOW);
+        let mut sent = client.now();
+        let ask = || {
+            sent = client.now();
+            let age = |came: LocalTime| micros(sent.since(came));
+            let callers = callers.iter();
+            let callers = callers.map(|((came, _), cost)| RateCaller {
+                age: age(*came),
+                cost: *cost,
+            });
+            client.call(self.ask(window, callers.collect()))
+        };
+        let (answer, _) = until_answered(client, ask).await?;
+        let (now, began) = (client.now(), Instant::now());
+        let RateAsked { waits, again, .. } = answer.reply;
+        let mut state = locked(&self.state);
+        state.took = now.since(sent);
+        for ((arrival, _), wait) in callers.iter().zip(&waits) {
+            if let Some(waiter) = state.waiters.remove(arrival) {
+                let turn = Turn {
+                    begins: began + *wait,
+                    late_from: sent.after(*wait + window + LATE),
+                };
+                // A caller that has just given up leaves its turn unused.
+                let _ = waiter.turn.send(Ok(turn));
+            }
+        }
+        Ok((waits.len() < callers.len()).then_some(again))
     }
 
     fn fail(&self, error: &Error) {
-        for waiter in locked(&self.state).waiters.drain(..) {
+        let waiters = take(&mut locked(&self.state).waiters);
+        for waiter in waiters.into_values() {
             let _ = waiter.turn.send(Err(error.clone()));
         }
     }
 }
 
 /// The task that asks. If its runtime ends, the waits end too.
-struct Asking(Arc<RateWaitlist>);
+struct Asking {
+    waitlist: Arc<RateWaitlist>,
+    /// Nobody waited any more. The next caller starts another task.
+    has_ended: bool,
+}
 
 impl Asking {
-    async fn run(self) {
-        let waitlist = &*self.0;
+    async fn run(mut self) {
+        let waitlist = Arc::clone(&self.waitlist);
         let mut is_queued = false;
         loop {
-            let (numbers, callers): (Vec<_>, Vec<_>) = {
+            let callers: Vec<(Arrival, u32)> = {
                 let mut state = locked(&waitlist.state);
                 if state.waiters.is_empty() && !is_queued {
                     state.is_asking = false;
+                    self.has_ended = true;
                     return;
                 }
                 let first = state.waiters.iter().take(MOST_CALLERS);
-                first
-                    .map(|waiter| (waiter.number, (waiter.came, waiter.cost)))
-                    .unzip()
+                first.map(|(arrival, waiter)| (*arrival, waiter.cost)).collect()
             };
-            match self.turns(&numbers, &callers).await {
+            match waitlist.turns(&callers).await {
                 Ok(again) => {
                     is_queued = again.is_some();
                     if let Some(again) = again {
@@ -258,56 +310,72 @@ impl Asking {
             }
         }
     }
-
-    /// Asks for the turns of these callers, and passes them on. Returns when to ask again for those that are
-    /// left of them.
-    async fn turns(&self, numbers: &[u64], callers: &[(LocalTime, u32)]) -> Result<Option<Duration>> {
-        let (waitlist, client) = (&*self.0, &self.0.client);
-        let window = (WINDOW + 2 * locked(&waitlist.state).took).min(LONGEST_WINDOW);
-        let mut sent = client.now();
-        let ask = || {
-            sent = client.now();
-            let age = |came: LocalTime| micros(sent.since(came));
-            let callers = callers.iter();
-            let callers = callers.map(|(came, cost)| RateCaller {
-                age: age(*came),
-                cost: *cost,
-            });
-            client.call(waitlist.ask(window, callers.collect()))
-        };
-        let (answer, _) = until_answered(client, ask).await?;
-        let (now, began) = (client.now(), Instant::now());
-        let RateAsked { waits, again, .. } = answer.reply;
-        let mut state = locked(&waitlist.state);
-        state.took = now.since(sent);
-        for (number, wait) in numbers.iter().zip(&waits) {
-            let place = state.waiters.iter().position(|waiter| waiter.number == *number);
-            if let Some(waiter) = place.and_then(|place| state.waiters.remove(place)) {
-                let turn = Turn {
-                    begins: began + *wait,
-                    late_from: sent.after(*wait + window + LATE),
-                };
-                // A caller that has just given up leaves its turn unused.
-                let _ = waiter.turn.send(Ok(turn));
-            }
-        }
-        Ok((waits.len() < numbers.len()).then_some(again))
-    }
 }
 
 impl Drop for Asking {
     fn drop(&mut self) {
-        let mut state = locked(&self.0.state);
-        // Unless it has ended by itself.
-        if state.is_asking && !state.waiters.is_empty() {
-            state.is_asking = false;
-            for waiter in state.waiters.drain(..) {
-                let _ = waiter.turn.send(Err(Error::Closed));
-            }
+        if !self.has_ended {
+            locked(&self.waitlist.state).is_asking = false;
+            self.waitlist.fail(&Error::Closed);
         }
     }
 }
 
 fn micros(span: Duration) -> u64 {
     u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::LockManager;
+
+    /// Of a client that has not begun, so it has no runtime for its tasks.
+    fn waitlist(locks: &LockManager) -> Arc<RateWaitlist> {
+        let keys = Arc::new(RateKeys::new("fairlock", "a").unwrap());
+        let rate = Rate {
+            interval: 1000,
+            burst: 1000,
+            longest: 1000,
+        };
+        let client = locks.place().client();
+        locks.rate_limits().waitlist(client, &"a".into(), &keys, rate)
+    }
+
+    #[tokio::test]
+    async fn a_task_that_has_ended_ends_no_wait_that_began_before_it_was_dropped() {
+        let locks = LockManager::in_memory();
+        locks.place().start();
+        let waitlist = waitlist(&locks);
+        let ended = Asking {
+            waitlist: Arc::clone(&waitlist),
+            has_ended: true,
+        };
+        let (_waiting, turn) = waitlist.enter(locks.place().client().now(), 1);
+        drop(ended);
+        assert!(turn.await.unwrap().is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_wait_whose_task_cannot_begin_ends() {
+        let locks = LockManager::in_memory();
+        let waitlist = waitlist(&locks);
+        let (_waiting, turn) = waitlist.enter(locks.place().client().now(), 1);
+        assert!(matches!(turn.await.unwrap(), Err(Error::Closed)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_waitlist_that_nobody_uses_is_forgotten() {
+        let locks = LockManager::in_memory();
+        let limit = locks.rate_limit("a", 1, Duration::from_secs(60));
+        let waitlists = &locks.rate_limits().waitlists;
+        limit.try_acquire().await.unwrap();
+        assert!(waitlists.is_empty());
+        let bounded = limit.acquire_timeout(Duration::from_secs(1));
+        let look = async { assert_eq!(waitlists.len(), 1) };
+        assert!(futures_util::join!(bounded, look).0.is_err());
+        // Its task leaves the queue when it would have asked again.
+        sleep(Duration::from_secs(10)).await;
+        assert!(waitlists.is_empty());
+    }
 }

@@ -367,3 +367,26 @@ async fn a_provider_counts_no_more_than_the_limit_and_what_the_ways_differ_by() 
     let (most, _) = arrivals(permits, 200 * MS).await;
     assert!(most > 90, "{most}");
 }
+
+#[tokio::test]
+async fn waits_that_are_given_up_together_hold_up_nothing_else() {
+    let locks = LockManager::in_memory();
+    let begun = |limit: RateLimit| {
+        let mut wait = Box::pin(limit.acquire());
+        assert!((&mut wait).now_or_never().is_none());
+        wait
+    };
+    let limit = locks.rate_limit("a", 1, LONG);
+    limit.acquire().await.unwrap();
+    let waits: Vec<_> = (0..50_000).map(|_| begun(limit.clone())).collect();
+    let began = std::time::Instant::now();
+    drop(waits);
+    assert!(began.elapsed() < 3 * SECOND, "{:?}", began.elapsed());
+
+    let began = std::time::Instant::now();
+    let waits: Vec<_> = (0..20_000)
+        .map(|number| begun(locks.rate_limit(format!("of {number}"), 1, LONG)))
+        .collect();
+    assert!(began.elapsed() < 5 * SECOND, "{:?}", began.elapsed());
+    drop(waits);
+}

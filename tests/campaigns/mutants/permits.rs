@@ -36,14 +36,15 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a waitlist without callers leaves the queue", RATE_ASK, "  redis.call('ZREM', queue_key, waitlist)\n", "", RATE_MODEL)
         .equal("the next call finds it late, since the hash does not say when it is, and takes it out"),
     edit("no call in the rules takes a period's turns twice", RATE_RULES, "us + LONGEST_WINDOW + rate.longest", "us + self.window + rate.longest", RATE_MODEL),
-    edit("a caller that has waited longest asks first", RATE_LIMIT, "partition_point(|waiter| waiter.came <= came)", "partition_point(|_| false)", TURNS),
-    edit("a wait that is dropped leaves the waitlist", RATE_LIMIT, "        state.waiters.retain(|waiter| waiter.number != self.number);\n", "        let _ = &mut state;\n", TURNS),
+    edit("a caller that has waited longest asks first", RATE_LIMIT, "let arrival = (came, state.next);", "let _ = came;\n        let arrival = (LocalTime::default(), u64::MAX - state.next);", TURNS),
+    edit("a wait that is dropped leaves the waitlist", RATE_LIMIT, "locked(&self.waitlist.state).waiters.remove(&self.arrival);", "let _ = (&self.waitlist, self.arrival);", TURNS),
+    edit("a task that has ended ends no later wait", RATE_LIMIT, "if !self.has_ended {", "if true {", &["--lib caller::rate_limit"]),
     edit("a turn begins when it begins", RATE_LIMIT, "            sleep_until(turn.begins).await;\n", "            let _ = turn.begins;\n", TURNS),
     edit("a try leaves the turn to those that wait", RATE_LIMIT, "        if waiting > 0 {", "        if false {", TURNS),
     edit("a try says when its turn begins, however late that is", RATE_ASK, "  if mode ~= 'try' then\n    again = math.min", "  if true then\n    again = math.min", TURNS),
     edit("the rules say so too", RATE_RULES, "if self.waits {\n                again = again.min", "if true {\n                again = again.min", TURNS),
     edit("a try leaves no place in the queue", RATE_LIMIT, "            waits: false,", "            waits: true,", TURNS),
-    edit("closing ends the waits for turns", RATE_LIMIT, "                waitlist.fail(error);", "                let _ = (&waitlist, error);", TURNS).within("refuse_all"),
+    edit("closing ends the waits for turns", RATE_LIMIT, "            waitlist.fail(error);\n", "            let _ = (&waitlist, error);\n", TURNS).within("refuse_all"),
 
     edit("a guard that gives back permits asks the server", GUARDS, "        self.guard.shrink(permits).await?;\n", "", PROMISES),
     edit("a guard gives back no more permits than it has", GUARDS, "(1..=self.permits).contains(&permits)", "(1..).contains(&permits)", PROMISES),
