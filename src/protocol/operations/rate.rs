@@ -93,13 +93,36 @@ impl Operation for RateAsk {
     fn read(&self, reply: &str) -> Result<(ServerTime, RateAsked), ReplyError> {
         let mut words = ReplyReader::of(reply, &self.waitlist)?;
         let (again, ahead) = (Duration::from_micros(words.number()?), words.number()?);
-        let mut waits = Vec::new();
-        while let Ok(wait) = words.number() {
-            waits.push(Duration::from_micros(wait));
-        }
+        let waits: Vec<_> = words.numbers()?.into_iter().map(Duration::from_micros).collect();
         if words.status != 1 || waits.len() > self.callers.len() {
             return Err(words.malformed());
         }
         Ok((words.now, RateAsked { waits, again, ahead }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reply_with_a_word_that_is_no_time_cannot_be_read() {
+        let ask = RateAsk {
+            keys: Arc::new(RateKeys::new("fairlock", "a").unwrap()),
+            waitlist: "w".into(),
+            waits: true,
+            rate: Rate {
+                interval: 1,
+                burst: 1,
+                longest: 1,
+            },
+            window: 0,
+            callers: vec![RateCaller { age: 0, cost: 1 }],
+        };
+        assert!(ask.read("1 w 5 0 0 0 7").is_ok());
+        for reply in ["1 w 5 0 0 0 x", "1 w 5 0 0 0 7 x", "1 w 5 0 0 0 7 8"] {
+            let unreadable = ReplyError::Unreadable(reply.to_owned());
+            assert_eq!(ask.read(reply).err(), Some(unreadable));
+        }
     }
 }

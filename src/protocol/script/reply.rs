@@ -70,6 +70,15 @@ impl<'a> ReplyReader<'a> {
         number.ok_or_else(|| self.malformed())
     }
 
+    /// The numbers that are left.
+    pub(crate) fn numbers(&mut self) -> Result<Vec<u64>, ReplyError> {
+        let mut numbers = Vec::new();
+        while let Some(word) = self.rest.next() {
+            numbers.push(self.number_in(Some(word))?);
+        }
+        Ok(numbers)
+    }
+
     pub(crate) fn flag(&mut self) -> Result<bool, ReplyError> {
         Ok(self.number()? != 0)
     }
