@@ -1,6 +1,6 @@
 -- rate_ask: gives out the turns of a rate limit, by the generic cell rate algorithm.
 --
--- A waitlist asks for its callers that wait. It asks again when this script has told it to, and after an
+-- A waitlist asks for its callers that wait. It asks again when the reply says, and after an
 -- unknown outcome: what the first call gave out is lost then. All times here are in µs.
 --
 -- Returns `status waitlist now deadline again ahead waits...`, with a `deadline` of 0. The status is this:
@@ -25,15 +25,15 @@ local rate_key, queue_key = KEYS[1], KEYS[2]
 local waitlist, mode, interval, burst = ARGV[1], ARGV[2], ARGV[3] + 0, ARGV[4] + 0
 local window, longest, callers = ARGV[5] + 0, ARGV[6] + 0, ARGV[7]
 
--- A waitlist that asks so much later than it was told to is passed over until it asks again.
+-- A waitlist that asks later than it should by more than this is passed over until it asks again.
 local GRACE = 50000
--- So soon a waitlist asks again if another one, which should have asked, has its turn.
+-- When a waitlist asks again, if the next turn belongs to another one, which is somewhat late.
 local OVERDUE = 5000
 -- The longest and the shortest time after which a waitlist asks again.
 local LONGEST_PAUSE, SHORTEST_PAUSE = 5000000, 1000
 -- No waitlist asks for turns that begin later.
 local LONGEST_WINDOW = 1000000
--- So many waitlists are looked at.
+-- The waitlists that a call looks at.
 local FIRST_HEAD, LAST_HEAD = '0', '15'
 
 local us = now_us + 0
@@ -79,7 +79,7 @@ if came then
     again = first_late - GRACE > us and first_late - GRACE - us or OVERDUE
   end
   again = math.max(again, SHORTEST_PAUSE)
-  -- A try does not ask again: its caller is told when its turn can come.
+  -- A try does not ask again: the reply says when a turn can come.
   if mode ~= 'try' then
     again = math.min(again, LONGEST_PAUSE)
   end

@@ -31,7 +31,7 @@ pub(crate) struct Limit {
     /// With --rate: as many may begin early, after a time with fewer.
     #[arg(long, value_name = "N", requires = "rate", default_value_t = 0)]
     pub(crate) burst: u32,
-    /// With --rate: CMD takes so many turns.
+    /// With --rate: how many turns CMD takes.
     #[arg(long, value_name = "N", requires = "rate", default_value_t = 1)]
     pub(crate) cost: u32,
 }

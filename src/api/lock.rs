@@ -312,7 +312,7 @@ impl Lock {
         self
     }
 
-    /// Keeps the lock taken until so long after its grant, even if it is released earlier (1 ms to 30 days;
+    /// Keeps the lock taken until this long after its grant, even if it is released earlier (1 ms to 30 days;
     /// `None` is the default). It must not be longer than [`max_hold`](Self::max_hold), or than a lease that
     /// is not [renewed](Self::auto_renew), since these free the lock whatever happens. In a quorum this is
     /// [`Invalid`](crate::Error::Invalid): keep the guard for that long there.

@@ -1,4 +1,4 @@
-//! Rate limits: so many calls may begin within a period.
+//! Rate limits: a bound on how many calls begin within a period.
 
 use std::fmt;
 use std::pin::pin;
@@ -69,7 +69,8 @@ impl LockManager {
     }
 }
 
-/// A named rate limit: so many calls may begin within a period, over all processes, first come, first served.
+/// A named rate limit: a bound on how many calls of all processes begin within a period, first come, first
+/// served.
 ///
 /// [`acquire`](Self::acquire) returns when the call may begin. Nothing is held then: there is no guard, and a
 /// process that dies or stands still takes nothing from the others.
@@ -81,7 +82,7 @@ impl LockManager {
 ///
 /// Somebody else who counts the calls counts when they *arrive*. Calls that take longer on their way come
 /// closer to those behind them: if the ways differ by up to `d`, up to `turns × d / period` more arrive
-/// within one of their periods. Choose a limit that is smaller by so much. The guide has [an
+/// within one of their periods. Choose a limit that is smaller by that number. The guide has [an
 /// example](crate::guide::permits#a-rate-limit).
 ///
 /// A server that restarts without its data, or a failover that loses the last writes, forgets the last turns:
@@ -215,7 +216,7 @@ impl RateLimit {
     /// Waits for this long at most until the call may begin. With zero it makes one attempt.
     ///
     /// # Errors
-    /// [`Error::Timeout`] if the time is over, and otherwise as for [`acquire`](Self::acquire).
+    /// [`Error::Timeout`] when that time has passed, and otherwise as for [`acquire`](Self::acquire).
     ///
     /// # Cancel safety
     /// As for [`acquire`](Self::acquire).

@@ -170,7 +170,7 @@ impl RwLock {
         self
     }
 
-    /// Keeps the lock taken until so long after each grant, as [`Lock::at_least`](crate::Lock::at_least)
+    /// Keeps the lock taken until this long after each grant, as [`Lock::at_least`](crate::Lock::at_least)
     /// does.
     ///
     /// # Examples

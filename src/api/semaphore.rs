@@ -33,7 +33,7 @@ impl LockManager {
     }
 }
 
-/// A named semaphore: so many permits can be held at the same time, first come, first served.
+/// A named semaphore: a fixed number of permits, held by callers of all processes, first come, first served.
 ///
 /// A guard takes one permit, or as many as [`permits`](Self::permits) says. Each guard has its own lease: if
 /// its process dies, its permits come back when that lease ends. All callers of a name should give the same
@@ -250,9 +250,9 @@ impl Semaphore {
         self
     }
 
-    /// Keeps the permits taken until so long after their grant, as [`Lock::at_least`](crate::Lock::at_least)
-    /// does. They come back together if they were taken together, so it is no good
-    /// [rate limit](LockManager::rate_limit).
+    /// Keeps the permits taken until this long after their grant, as
+    /// [`Lock::at_least`](crate::Lock::at_least) does. They come back together if they were taken together,
+    /// so it is no good [rate limit](LockManager::rate_limit).
     ///
     /// # Examples
     /// ```

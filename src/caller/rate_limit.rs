@@ -1,7 +1,7 @@
 //! The callers of this process that wait for turns of a rate limit.
 //!
 //! All callers for one rate are in one waitlist, first come, first served. While there are any, a task asks
-//! the server for the turns of the first ones, and sleeps until the server has told it to ask again. A turn
+//! the server for the turns of the first ones, and sleeps until it may ask again. A turn
 //! is a moment from which on a call may begin. It is held by nobody, so there is nothing to renew, to release
 //! or to wake others for.
 

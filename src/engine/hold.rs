@@ -215,7 +215,7 @@ impl Hold {
         }
     }
 
-    /// The release keeps the lock taken until so long after this call.
+    /// The release keeps the lock taken until this long after the call.
     pub(crate) fn keep_for(&self, at_least: Option<Duration>) -> Result<(), Invalid> {
         if let Some(at_least) = at_least {
             check_at_least(at_least, &self.terms)?;

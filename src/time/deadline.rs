@@ -25,7 +25,7 @@ pub(crate) struct LeaseTerms {
     /// The lease is never extended beyond its length.
     pub(crate) fixed: bool,
     pub(crate) max_hold: Option<Duration>,
-    /// A release keeps the lock taken until so long after the grant.
+    /// A release keeps the lock taken until this long after the grant.
     pub(crate) at_least: Option<Duration>,
     /// A shorter lease has a shorter claim window.
     pub(crate) longest_claim_window: Duration,

@@ -105,7 +105,7 @@ impl Fence {
         self.plus(1)
     }
 
-    /// The fence that is larger by so much, or the same one if there is none.
+    /// The fence that is larger by this number, or the same one if there is none.
     pub(crate) fn plus(self, more: u64) -> Fence {
         Fence::new(self.get() + more).unwrap_or(self)
     }

@@ -243,15 +243,21 @@ impl Provider {
     }
 }
 
-#[tokio::test]
-async fn payment_of_a_killed_holder_is_taken_once() {
+/// `None` where PostgreSQL is not installed.
+async fn started_postgres() -> Option<Postgres> {
     if !Postgres::is_installed() {
         eprintln!("skipped: PostgreSQL is not installed");
-        return;
+        return None;
     }
-    let postgres = tokio::task::spawn_blocking(|| Postgres::start().unwrap())
-        .await
-        .unwrap();
+    let started = tokio::task::spawn_blocking(|| Postgres::start().unwrap());
+    Some(started.await.unwrap())
+}
+
+#[tokio::test]
+async fn payment_of_a_killed_holder_is_taken_once() {
+    let Some(postgres) = started_postgres().await else {
+        return;
+    };
     let server = Server::start().await;
     let (provider, address, mut requests) = Provider::start().await;
     let environment = [
@@ -327,13 +333,9 @@ async fn after_a_freeze(database: &tokio_postgres::Client, read: &str, write: &s
 
 #[tokio::test]
 async fn statements_of_the_guide_accept_no_write_that_the_next_holder_would_undo() {
-    if !Postgres::is_installed() {
-        eprintln!("skipped: PostgreSQL is not installed");
+    let Some(postgres) = started_postgres().await else {
         return;
-    }
-    let postgres = tokio::task::spawn_blocking(|| Postgres::start().unwrap())
-        .await
-        .unwrap();
+    };
     let (database, connection) = tokio_postgres::connect(&postgres.url, NoTls).await.unwrap();
     let connection = tokio::spawn(connection);
     let blocks = blocks(include_str!("../../../docs/guide.md"), "sql");
@@ -353,13 +355,9 @@ async fn statements_of_the_guide_accept_no_write_that_the_next_holder_would_undo
 
 #[tokio::test]
 async fn a_fence_is_a_column_of_sqlx_and_of_postgres_types() {
-    if !Postgres::is_installed() {
-        eprintln!("skipped: PostgreSQL is not installed");
+    let Some(postgres) = started_postgres().await else {
         return;
-    }
-    let postgres = tokio::task::spawn_blocking(|| Postgres::start().unwrap())
-        .await
-        .unwrap();
+    };
     let fence = LockManager::in_memory().lock("a").await.unwrap().fence();
 
     let (database, connection) = tokio_postgres::connect(&postgres.url, NoTls).await.unwrap();

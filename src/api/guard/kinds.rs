@@ -82,7 +82,7 @@ impl SemaphoreGuard {
         self.guard.hold().slot()
     }
 
-    /// Gives back all but so many of the permits, in one round trip. The fence and the lease stay.
+    /// Gives back permits, and keeps this number of them, in one round trip. The fence and the lease stay.
     ///
     /// # Errors
     /// - [`Error::Invalid`] if the guard has fewer, and for none at all.
@@ -250,7 +250,7 @@ impl Guard for WriteGuard {
 }
 
 impl LockGuard {
-    /// Leaves the hold so many of its permits.
+    /// Leaves the hold this number of its permits.
     pub(crate) async fn shrink(&self, permits: u32) -> Result<()> {
         let runtime = &self.client().runtime;
         runtime.check();

@@ -90,7 +90,7 @@ impl Held {
         }
     }
 
-    /// Has the release keep the lock taken until so long after now.
+    /// Has the release keep the lock taken until this long after now.
     pub(crate) fn keep_for(&self, at_least: Option<Duration>) -> Result<(), Invalid> {
         match self {
             Held::One(held) => held.hold().keep_for(at_least),
@@ -116,7 +116,7 @@ impl Held {
         }
     }
 
-    /// Gives back all but so many of the permits.
+    /// Gives back permits, and keeps this number of them.
     pub(crate) async fn shrink(&self, permits: u32) -> Result<()> {
         match self {
             Held::One(held) => held.shrink(permits).await,

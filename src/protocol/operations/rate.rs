@@ -10,7 +10,7 @@ use crate::protocol::keys::RateKeys;
 use crate::protocol::script::{Declared, PubSubMode, RATE_ASK, ReplyError, ReplyReader, ScriptCall};
 use crate::time::server_time::ServerTime;
 
-/// No waitlist asks for turns that begin later than so many µs.
+/// How far ahead a waitlist asks for turns at most, in µs.
 pub(crate) const LONGEST_WINDOW: u64 = 1_000_000;
 
 /// How fast turns come.

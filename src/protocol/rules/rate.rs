@@ -7,14 +7,14 @@ use std::time::Duration;
 use super::{ByRules, RETENTION_MS, Rules, Run};
 use crate::protocol::operations::{LONGEST_WINDOW, RateAsk, RateAsked};
 
-/// A waitlist that asks so much later than it was told to is passed over until it asks again.
+/// A waitlist that asks later than it should by more than this is passed over until it asks again.
 const GRACE: u64 = 50_000;
-/// So soon a waitlist asks again if another one, which should have asked, has its turn.
+/// When a waitlist asks again, if the next turn belongs to another one, which is somewhat late.
 const OVERDUE: u64 = 5_000;
 /// The longest and the shortest time after which a waitlist asks again.
 const LONGEST_PAUSE: u64 = 5_000_000;
 const SHORTEST_PAUSE: u64 = 1_000;
-/// So many waitlists are looked at.
+/// The number of waitlists that a call looks at.
 const HEADS: usize = 16;
 
 /// A rate limit. All times are in µs.
@@ -82,7 +82,7 @@ impl ByRules for RateAsk {
                 _ => free_at - us - self.window + ahead * rate.interval,
             };
             again = again.max(SHORTEST_PAUSE);
-            // A try does not ask again: its caller is told when its turn can come.
+            // A try does not ask again: the reply says when a turn can come.
             if self.waits {
                 again = again.min(LONGEST_PAUSE);
             }
