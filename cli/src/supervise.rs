@@ -135,13 +135,13 @@ struct Job<'a> {
 impl Job<'_> {
     /// Sends a signal to CMD. If that is not permitted, as for a CMD of another user, this is said once.
     fn signal(&mut self, signal: Signal, report: &Report) {
-        if let Err(error) = self.child.signal(signal) {
-            if !std::mem::replace(&mut self.is_told, true) {
-                report.words(&format!(
-                    "CMD cannot be sent {}, and goes on: {error}",
-                    signal.as_str()
-                ));
-            }
+        if let Err(error) = self.child.signal(signal)
+            && !std::mem::replace(&mut self.is_told, true)
+        {
+            report.words(&format!(
+                "CMD cannot be sent {}, and goes on: {error}",
+                signal.as_str()
+            ));
         }
     }
 

@@ -258,10 +258,10 @@ async fn join_or_acquire(
     taking: &Taking,
     began: Instant,
 ) -> fairlock::Result<(LockGuard, Option<u32>, Option<Duration>)> {
-    if let Some(nesting) = nesting {
-        if let Some(joined) = nesting.join(lock).await? {
-            return Ok((joined, None, None));
-        }
+    if let Some(nesting) = nesting
+        && let Some(joined) = nesting.join(lock).await?
+    {
+        return Ok((joined, None, None));
     }
     let (guard, slot) = acquire(lock, taking, began).await?;
     Ok((guard, slot, taking.at_least))

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
+use std::num::NonZeroU16;
 use std::os::fd::OwnedFd;
 use std::process::{Command as Plain, Stdio};
 use std::sync::{Arc, Mutex};
@@ -59,7 +60,7 @@ impl Pty {
             master: File::from(pty.master),
             slave: pty.slave,
             child,
-            parser: Arc::new(Mutex::new(Parser::new(rows, cols, 0))),
+            parser: Arc::new(Mutex::new(Parser::new(some(rows), some(cols), 0))),
         })
     }
 
@@ -95,7 +96,7 @@ impl Pty {
     }
 
     pub(crate) fn resize(&self, (rows, cols): (u16, u16)) {
-        self.parser.lock().unwrap().set_size(rows, cols);
+        self.parser.lock().unwrap().set_size(some(rows), some(cols));
         let mut stty = Plain::new("stty");
         let (rows, cols) = (rows.to_string(), cols.to_string());
         stty.args(["rows", &rows, "cols", &cols])
@@ -121,4 +122,8 @@ impl Pty {
             && !screen.alternate_screen()
             && !screen.hide_cursor()
     }
+}
+
+fn some(count: u16) -> NonZeroU16 {
+    NonZeroU16::new(count).unwrap()
 }

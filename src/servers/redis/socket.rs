@@ -4,7 +4,9 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::time::Duration;
 
-use fred::types::config::{Config, ServerConfig};
+use fred::types::config::Config;
+#[cfg(any(unix, feature = "rustls", feature = "native-tls"))]
+use fred::types::config::ServerConfig;
 use tokio::net::TcpStream;
 
 use super::connection::Stream;
