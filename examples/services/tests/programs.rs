@@ -424,6 +424,37 @@ async fn job_on_the_hour_is_done_by_one_instance() {
     assert_eq!(output.matches("another instance does it").count(), 2, "{output}");
 }
 
+/// Two instances of a service schedule the job.
+async fn each_firing_is_done_once(program: &str) {
+    let server = Server::start().await;
+    let url = server.url();
+    let instances = [(); 2].map(|()| Program::start(program, &[("REDIS_URL", &url)]));
+    // Long enough for three firings, on a busy machine too.
+    tokio::time::sleep(Duration::from_secs(8)).await;
+    let mut firings = Vec::new();
+    for instance in instances {
+        instance.terminate().await;
+        let output = instance.output().await;
+        let lines = output
+            .lines()
+            .map(|line| line.strip_prefix("report of ").unwrap());
+        firings.extend(lines.map(|firing| firing.parse::<u64>().unwrap()));
+    }
+    firings.sort_unstable();
+    assert!(firings.len() >= 3, "{firings:?}");
+    assert!(firings.windows(2).all(|pair| pair[0] < pair[1]), "{firings:?}");
+}
+
+#[tokio::test]
+async fn job_of_tokio_cron_scheduler_is_done_once_at_each_firing() {
+    each_firing_is_done_once(env!("CARGO_BIN_EXE_cron_scheduler")).await;
+}
+
+#[tokio::test]
+async fn job_of_apalis_is_done_once_at_each_firing() {
+    each_firing_is_done_once(env!("CARGO_BIN_EXE_apalis")).await;
+}
+
 #[tokio::test]
 async fn follower_leads_once_the_leader_stops_or_dies() {
     let server = Server::start().await;

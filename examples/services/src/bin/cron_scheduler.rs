@@ -1,0 +1,67 @@
+//! A job of `tokio-cron-scheduler`, which every instance of a service schedules, and one of them does at each
+//! firing.
+//!
+//!     REDIS_URL=redis://127.0.0.1 cargo run --package fairlock-examples --bin cron_scheduler
+//!
+//! Each firing has a lock of its own, with the time of the firing in its name. So an instance whose clock is
+//! late cannot do an older firing again, however short the job is.
+
+use std::error::Error;
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use croner::parser::{CronParser, Seconds};
+use fairlock::LockManager;
+use fairlock_examples::{locks, shutdown};
+use tokio_cron_scheduler::{Job, JobScheduler};
+
+/// Every two seconds.
+const SCHEDULE: &str = "*/2 * * * * *";
+/// The lock of a firing stays taken for this long. Longer than the instances' clocks differ.
+const KEPT: Duration = Duration::from_secs(60);
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let locks = locks().await?;
+    let schedule = CronParser::builder()
+        .seconds(Seconds::Required)
+        .build()
+        .parse(SCHEDULE)?;
+    let mut scheduler = JobScheduler::new().await?;
+    let job = Job::new_async(SCHEDULE, move |_, _| {
+        // The scheduler does not say which firing this is: the last one before now.
+        let firing = schedule.find_previous_occurrence(&Utc::now(), true);
+        let locks = locks.clone();
+        Box::pin(async move {
+            let done = match firing {
+                Ok(firing) => once(&locks, firing).await.map_err(|error| error.to_string()),
+                Err(error) => Err(error.to_string()),
+            };
+            if let Err(error) = done {
+                eprintln!("{error}");
+            }
+        })
+    })?;
+    scheduler.add(job).await?;
+    scheduler.start().await?;
+    shutdown().await;
+    scheduler.shutdown().await?;
+    Ok(())
+}
+
+/// Does the job, unless another instance does or has done it.
+async fn once(locks: &LockManager, firing: DateTime<Utc>) -> fairlock::Result<()> {
+    let name = format!("cron:report:{}", firing.timestamp());
+    match locks.lock(name).at_least(KEPT).try_acquire().await {
+        Ok(guard) => {
+            guard.run(report(firing)).await?;
+            guard.release().await
+        }
+        Err(fairlock::Error::Busy { .. }) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+async fn report(firing: DateTime<Utc>) {
+    println!("report of {}", firing.timestamp());
+}
