@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use dashmap::DashMap;
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use crate::engine::acquire::timed_out;
@@ -56,6 +56,8 @@ pub(crate) struct RateWaitlist {
     /// The name by which the server knows it.
     id: Arc<str>,
     state: Mutex<State>,
+    /// The first waiter may have its turn sooner than the task asks again.
+    sooner: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -66,6 +68,8 @@ struct State {
     next: u64,
     /// Whether the task runs.
     is_asking: bool,
+    /// For how many turns at once the task waits before it asks again, or 0.
+    awaited: u32,
     /// How long the server took to answer last.
     took: Duration,
 }
@@ -94,7 +98,9 @@ struct Waiting<'a> {
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        locked(&self.waitlist.state).waiters.remove(&self.arrival);
+        let mut state = locked(&self.waitlist.state);
+        state.waiters.remove(&self.arrival);
+        self.waitlist.hasten(&mut state);
     }
 }
 
@@ -127,6 +133,7 @@ impl RateLimits {
             client: Arc::clone(client),
             keys: Arc::clone(keys),
             state: Mutex::default(),
+            sooner: Notify::new(),
         });
         *entry = Arc::downgrade(&made);
         made
@@ -216,6 +223,7 @@ impl RateWaitlist {
             let arrival = (came, state.next);
             state.next += 1;
             state.waiters.insert(arrival, Waiter { cost, turn: sender });
+            self.hasten(&mut state);
             (arrival, replace(&mut state.is_asking, true))
         };
         // A runtime that has ended drops the task here, and that ends the waits.
@@ -228,6 +236,16 @@ impl RateWaitlist {
         }
         let waitlist: &RateWaitlist = self;
         (Waiting { waitlist, arrival }, turn)
+    }
+
+    /// Has the task ask now if the first waiter needs fewer turns than that for which it was told when to ask
+    /// again: that one gave up.
+    fn hasten(&self, state: &mut State) {
+        let first = state.waiters.first_key_value();
+        if let Some((_, first)) = first.filter(|(_, first)| first.cost < state.awaited) {
+            state.awaited = first.cost;
+            self.sooner.notify_one();
+        }
     }
 
     /// Asks for the turns of these callers, and passes them on. Returns when to ask again for those that are
@@ -249,19 +267,26 @@ impl RateWaitlist {
         let (answer, _) = until_answered(client, ask).await?;
         let (now, began) = (client.now(), Instant::now());
         let RateAsked { waits, again, .. } = answer.reply;
-        let mut state = locked(&self.state);
-        state.took = now.since(sent);
-        for ((arrival, _), wait) in callers.iter().zip(&waits) {
-            if let Some(waiter) = state.waiters.remove(arrival) {
-                let turn = Turn {
-                    begins: began + *wait,
-                    late_from: sent.after(*wait + window + LATE),
-                };
-                // A caller that has just given up leaves its turn unused.
-                let _ = waiter.turn.send(Ok(turn));
+        let mut served = Vec::with_capacity(waits.len());
+        let left = callers.get(waits.len());
+        {
+            let mut state = locked(&self.state);
+            state.took = now.since(sent);
+            for ((arrival, _), wait) in callers.iter().zip(&waits) {
+                served.extend(state.waiters.remove(arrival).map(|waiter| (waiter, *wait)));
             }
+            state.awaited = left.map_or(0, |(_, cost)| *cost);
+            self.hasten(&mut state);
         }
-        Ok((waits.len() < callers.len()).then_some(again))
+        for (waiter, wait) in served {
+            let turn = Turn {
+                begins: began + wait,
+                late_from: sent.after(wait + window + LATE),
+            };
+            // A caller that has just given up leaves its turn unused.
+            let _ = waiter.turn.send(Ok(turn));
+        }
+        Ok(left.map(|_| again))
     }
 
     fn fail(&self, error: &Error) {
@@ -298,7 +323,10 @@ impl Asking {
                 Ok(again) => {
                     is_queued = again.is_some();
                     if let Some(again) = again {
-                        sleep(again).await;
+                        tokio::select! {
+                            () = sleep(again) => {}
+                            () = waitlist.sooner.notified() => {}
+                        }
                     }
                 }
                 // Nobody waits: it only leaves the queue, where it is passed over anyway.

@@ -18,6 +18,7 @@ on_each_backend! {
     a_try_takes_a_turn_only_if_it_begins_now,
     a_try_says_when_the_next_turn_begins_however_late_that_is,
     a_bounded_wait_ends_in_time_and_takes_nothing,
+    a_wait_for_many_turns_that_is_given_up_holds_up_nobody,
     waiters_have_their_turns_in_the_order_of_their_arrival,
     a_wait_that_is_dropped_leaves_its_turn_to_the_next,
     a_process_that_is_gone_costs_the_others_no_turn_but_one,
@@ -181,6 +182,24 @@ async fn a_bounded_wait_ends_in_time_and_takes_nothing(backend: Backend) {
         waited + 30 * MS >= SECOND && waited < SECOND + backend.slack(),
         "{waited:?}"
     );
+}
+
+async fn a_wait_for_many_turns_that_is_given_up_holds_up_nobody(backend: Backend) {
+    let locks = backend.client().await;
+    let limit = locks.rate_limit("a", 10, 10 * SECOND);
+    limit.acquire().await.unwrap();
+    for is_behind in [false, true] {
+        let many = limit.clone().cost(10).acquire_timeout(100 * MS);
+        let one = limit.acquire_timeout(3 * SECOND);
+        if is_behind {
+            let (many, one) = futures_util::join!(many, one);
+            assert!(matches!(many, Err(Error::Timeout { .. })), "{many:?}");
+            one.unwrap();
+        } else {
+            assert!(matches!(many.await, Err(Error::Timeout { .. })));
+            one.await.unwrap();
+        }
+    }
 }
 
 async fn waiters_have_their_turns_in_the_order_of_their_arrival(backend: Backend) {
