@@ -1,0 +1,1 @@
+//! Nothing: what it depends on compiles.
