@@ -8,7 +8,7 @@
 use std::error::Error;
 use std::io;
 use std::str::FromStr;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use apalis::prelude::{Data, WorkerBuilder};
 use apalis_cron::{CronScheduler, Tick};
@@ -18,7 +18,8 @@ use fairlock_examples::{locks, shutdown};
 
 /// Every two seconds.
 const SCHEDULE: &str = "*/2 * * * * *";
-/// The lock of a firing stays taken for this long. Longer than the instances' clocks differ.
+/// The lock of a firing stays taken for this long, and no firing is done that is older. Longer than the
+/// instances' clocks differ.
 const KEPT: Duration = Duration::from_secs(60);
 
 #[tokio::main]
@@ -26,7 +27,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let worker = WorkerBuilder::new("report")
         .backend(CronScheduler::new(Schedule::from_str(SCHEDULE)?))
         .data(locks().await?)
-        .build(once);
+        .build(job);
     let ended = async {
         shutdown().await;
         Ok::<_, io::Error>(())
@@ -35,8 +36,19 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
+async fn job(firing: Tick, locks: Data<LockManager>) {
+    if let Err(error) = once(firing, &locks).await {
+        eprintln!("{error}");
+    }
+}
+
 /// Does the job, unless another instance does or has done it.
-async fn once(firing: Tick, locks: Data<LockManager>) -> fairlock::Result<()> {
+async fn once(firing: Tick, locks: &LockManager) -> fairlock::Result<()> {
+    // An instance that stood still has its old firing yet, whose lock may be free by now.
+    let fired = SystemTime::UNIX_EPOCH + Duration::from_secs(firing.get_timestamp());
+    if fired.elapsed().is_ok_and(|late| late >= KEPT) {
+        return Ok(());
+    }
     let name = format!("cron:report:{}", firing.get_timestamp());
     match locks.lock(name).at_least(KEPT).try_acquire().await {
         Ok(guard) => {

@@ -14,6 +14,7 @@ use croner::parser::{CronParser, Seconds};
 use fairlock::LockManager;
 use fairlock_examples::{locks, shutdown};
 use tokio_cron_scheduler::{Job, JobScheduler};
+use tokio_util::task::TaskTracker;
 
 /// Every two seconds.
 const SCHEDULE: &str = "*/2 * * * * *";
@@ -28,11 +29,13 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .build()
         .parse(SCHEDULE)?;
     let mut scheduler = JobScheduler::new().await?;
+    let running = TaskTracker::new();
+    let tracker = running.clone();
     let job = Job::new_async(SCHEDULE, move |_, _| {
         // The scheduler does not say which firing this is: the last one before now.
         let firing = schedule.find_previous_occurrence(&Utc::now(), true);
         let locks = locks.clone();
-        Box::pin(async move {
+        Box::pin(tracker.track_future(async move {
             let done = match firing {
                 Ok(firing) => once(&locks, firing).await.map_err(|error| error.to_string()),
                 Err(error) => Err(error.to_string()),
@@ -40,12 +43,15 @@ async fn main() -> Result<(), Box<dyn Error>> {
             if let Err(error) = done {
                 eprintln!("{error}");
             }
-        })
+        }))
     })?;
     scheduler.add(job).await?;
     scheduler.start().await?;
     shutdown().await;
     scheduler.shutdown().await?;
+    // The scheduler does not wait for jobs that run.
+    running.close();
+    running.wait().await;
     Ok(())
 }
 
