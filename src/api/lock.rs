@@ -131,13 +131,13 @@ impl Lock {
     }
 
     /// Takes the lock if it is free and has no waiters. The call never waits for the lock, and never
-    /// overtakes a waiter. It waits for the server's answer alone, for 2 s at most (or a shorter
-    /// [`server_timeout`](crate::LockManagerBuilder::server_timeout)). In a quorum, several such calls at the
-    /// same moment may all find it busy.
+    /// overtakes a waiter. It waits for the server's answer alone, for 2 to 4 s while the server is away (or
+    /// a shorter [`server_timeout`](crate::LockManagerBuilder::server_timeout)). In a quorum, several such
+    /// calls at the same moment may all find it busy.
     ///
     /// # Errors
     /// As for [`acquire`](Self::acquire), but sooner: [`Error::Unavailable`] or [`Error::NoQuorum`] if there
-    /// is no answer within those 2 s. [`Error::Busy`] if the lock is held, or others wait for it.
+    /// is no answer within that time. [`Error::Busy`] if the lock is held, or others wait for it.
     ///
     /// # Cancel safety
     /// Dropping the future at any point leaves no holder.

@@ -195,7 +195,8 @@ impl LockManagerBuilder {
     /// - Where one server gives [`Error::Unavailable`](crate::Error::Unavailable), a quorum gives
     ///   [`Error::NoQuorum`](crate::Error::NoQuorum).
     /// - A lock has no [`owner`](crate::Lock::owner): it is not re-entrant.
-    /// - [`replicas`](Self::replicas) and [`SpinLock`](crate::spin::SpinLock) are refused.
+    /// - [`replicas`](Self::replicas), [`SpinLock`](crate::spin::SpinLock) and [more](crate::guide::quorum)
+    ///   are refused.
     ///
     /// The call returns when a majority of the servers are connected. It waits for the others only for as
     /// long as that has taken, plus 10 ms; they follow by themselves.
