@@ -43,7 +43,7 @@ impl LockManager {
     #[doc(alias = "LeaderLatch")]
     #[doc(alias = "LeaderSelector")]
     pub fn leadership(&self, name: impl AsRef<str>) -> Leadership {
-        // A turn inside the process ends within 10 ms. A lead is not.
+        // A turn inside the process ends within 10 ms. A lead does not.
         let mut lock = self.lock(name).local_handoffs(1);
         lock.0.options.is_led = true;
         Leadership { lock }

@@ -358,7 +358,7 @@ mod tests {
     use super::*;
     use crate::LockManager;
 
-    /// Of a client that has not begun, so it has no runtime for its tasks.
+    /// The client has made no call yet, so it has no runtime to start tasks on.
     fn waitlist(locks: &LockManager) -> Arc<RateWaitlist> {
         let keys = Arc::new(RateKeys::new("fairlock", "a").unwrap());
         let rate = Rate {
