@@ -1,6 +1,8 @@
-//! What the programs share: where the locks live, and when to stop.
+//! What the programs share: where the locks live, a job that is done once, and when to stop.
 
-use fairlock::LockManager;
+use std::time::Duration;
+
+use fairlock::{Error, LockManager};
 
 /// Connects to the server that the environment variable `REDIS_URL` names. Without it the locks are in
 /// memory, and exclude only the tasks of this process.
@@ -8,6 +10,24 @@ pub async fn locks() -> fairlock::Result<LockManager> {
     match std::env::var("REDIS_URL") {
         Ok(url) => LockManager::connect(&url).await,
         Err(_) => Ok(LockManager::in_memory()),
+    }
+}
+
+/// Does the work, unless another instance does it, or has done it within the last `kept`. The work is stopped
+/// if the lease is lost, so that no other instance does it at the same time.
+pub async fn once(
+    locks: &LockManager,
+    name: &str,
+    kept: Duration,
+    work: impl Future<Output = ()>,
+) -> fairlock::Result<()> {
+    match locks.lock(name).at_least(kept).try_acquire().await {
+        Ok(guard) => {
+            guard.run(work).await?;
+            guard.release().await
+        }
+        Err(Error::Busy { .. }) => Ok(()),
+        Err(error) => Err(error),
     }
 }
 

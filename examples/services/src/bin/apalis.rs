@@ -14,7 +14,7 @@ use apalis::prelude::{Data, WorkerBuilder};
 use apalis_cron::{CronScheduler, Tick};
 use cron::Schedule;
 use fairlock::LockManager;
-use fairlock_examples::{locks, shutdown};
+use fairlock_examples::{locks, once, shutdown};
 
 /// Every two seconds.
 const SCHEDULE: &str = "*/2 * * * * *";
@@ -37,26 +37,14 @@ async fn main() -> Result<(), Box<dyn Error>> {
 }
 
 async fn job(firing: Tick, locks: Data<LockManager>) {
-    if let Err(error) = once(firing, &locks).await {
-        eprintln!("{error}");
-    }
-}
-
-/// Does the job, unless another instance does or has done it.
-async fn once(firing: Tick, locks: &LockManager) -> fairlock::Result<()> {
     // An instance that stood still has its old firing yet, whose lock may be free by now.
     let fired = SystemTime::UNIX_EPOCH + Duration::from_secs(firing.get_timestamp());
     if fired.elapsed().is_ok_and(|late| late >= KEPT) {
-        return Ok(());
+        return;
     }
     let name = format!("cron:report:{}", firing.get_timestamp());
-    match locks.lock(name).at_least(KEPT).try_acquire().await {
-        Ok(guard) => {
-            guard.run(report(firing)).await?;
-            guard.release().await
-        }
-        Err(fairlock::Error::Busy { .. }) => Ok(()),
-        Err(error) => Err(error),
+    if let Err(error) = once(&locks, &name, KEPT, report(firing)).await {
+        eprintln!("{error}");
     }
 }
 

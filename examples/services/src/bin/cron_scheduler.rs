@@ -10,9 +10,10 @@ use std::error::Error;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
+use croner::errors::CronError;
 use croner::parser::{CronParser, Seconds};
 use fairlock::LockManager;
-use fairlock_examples::{locks, shutdown};
+use fairlock_examples::{locks, once, shutdown};
 use tokio_cron_scheduler::{Job, JobScheduler};
 use tokio_util::task::TaskTracker;
 
@@ -36,11 +37,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         let firing = schedule.find_previous_occurrence(&Utc::now(), true);
         let locks = locks.clone();
         Box::pin(tracker.track_future(async move {
-            let done = match firing {
-                Ok(firing) => once(&locks, firing).await.map_err(|error| error.to_string()),
-                Err(error) => Err(error.to_string()),
-            };
-            if let Err(error) = done {
+            if let Err(error) = job(&locks, firing).await {
                 eprintln!("{error}");
             }
         }))
@@ -55,17 +52,13 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Does the job, unless another instance does or has done it.
-async fn once(locks: &LockManager, firing: DateTime<Utc>) -> fairlock::Result<()> {
+async fn job(
+    locks: &LockManager,
+    firing: Result<DateTime<Utc>, CronError>,
+) -> Result<(), Box<dyn Error + Send + Sync>> {
+    let firing = firing?;
     let name = format!("cron:report:{}", firing.timestamp());
-    match locks.lock(name).at_least(KEPT).try_acquire().await {
-        Ok(guard) => {
-            guard.run(report(firing)).await?;
-            guard.release().await
-        }
-        Err(fairlock::Error::Busy { .. }) => Ok(()),
-        Err(error) => Err(error),
-    }
+    Ok(once(locks, &name, KEPT, report(firing)).await?)
 }
 
 async fn report(firing: DateTime<Utc>) {
