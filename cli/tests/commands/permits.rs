@@ -393,9 +393,9 @@ async fn more_holders_than_are_shown_are_counted() {
     let locks = client(server).await;
     let name = name();
     let mut guards = Vec::new();
-    for _ in 0..103 {
-        // A renewal would let the hold end later than those that came after it.
-        let read = locks.rw_lock(&name).lease(300 * SECOND).read();
+    for number in 0..103 {
+        // Holds that end in the same millisecond have no order.
+        let read = locks.rw_lock(&name).lease((300 + number) * SECOND).read();
         guards.push(read.acquire().await.unwrap());
     }
     let lines = shown(&["status", &name]).await;
