@@ -71,12 +71,10 @@ if came then
   for _, other_came in ipairs(others) do
     ahead = ahead + (other_came <= came and 1 or 0)
   end
-  if free_at > us + window then
-    -- Each waitlist before this one takes a turn at least.
-    again = free_at - us - window + ahead * interval
-  else
-    -- The first waitlist is about to ask, or is somewhat late.
-    again = first_late - GRACE > us and first_late - GRACE - us or OVERDUE
+  -- Each waitlist before this one takes a turn at least, but not before the first of them asks.
+  again = free_at - us - window + ahead * interval
+  if ahead > 0 then
+    again = math.max(again, first_late - GRACE > us and first_late - GRACE - us or OVERDUE)
   end
   again = math.max(again, SHORTEST_PAUSE)
   -- A try does not ask again: the reply says when a turn can come.

@@ -72,15 +72,14 @@ impl ByRules for RateAsk {
         if let Some((came, free_at)) = left {
             let before = first.filter(|(first, _)| *first <= came);
             ahead = others.iter().filter(|(other, _)| *other <= came).count() as u64;
-            again = match before {
-                // The first waitlist is about to ask, or is somewhat late.
-                Some((_, due)) if free_at <= us + self.window => match due - GRACE > us {
+            // Each waitlist before this one takes a turn at least, but not before the first of them asks.
+            again = (free_at + ahead * rate.interval).saturating_sub(us + self.window);
+            if let Some((_, due)) = before {
+                again = again.max(match due - GRACE > us {
                     true => due - GRACE - us,
                     false => OVERDUE,
-                },
-                // Each waitlist before this one takes a turn at least.
-                _ => free_at - us - self.window + ahead * rate.interval,
-            };
+                });
+            }
             again = again.max(SHORTEST_PAUSE);
             // A try does not ask again: the reply says when a turn can come.
             if self.waits {

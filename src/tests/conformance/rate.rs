@@ -64,7 +64,7 @@ fn random_calls_for_turns_end_as_the_rules_say() {
     let mut scripts = Scripts::start(100, &ClientId::from_number(1));
     let keys = Arc::new(RateKeys::new("fairlock", "a").unwrap());
     let (mut given, mut passed_over, mut behind) = (0, 0, 0);
-    for seed in 0..40 {
+    for seed in 0..50 {
         scripts.reset();
         let (mut rng, mut rules, mut us) = (Rng::with_seed(seed), Rules::new(100), START);
         for step in 0..150 {
