@@ -3,11 +3,14 @@
 -- A waitlist asks for its callers that wait. It asks again when the reply says, and after an
 -- unknown outcome: what the first call gave out is lost then. All times here are in µs.
 --
--- Returns `status waitlist now deadline again ahead waits...`, with a `deadline` of 0. The status is this:
+-- Returns `status waitlist now deadline again ahead waits...`, with a `deadline` of 0. The status is one of
+-- these:
 local ASKED = '1'
+local SHOWN = '2'  -- the same reply, with other words after the deadline: `next us waiting`
 -- `waits` has a word for each of the first callers that have their turns: how long from now on they wait for
 -- it. `again` is when the waitlist asks for those that are left, or 0 without any. `ahead` is the number of
--- waitlists that come before them.
+-- waitlists that come before them. `next` is the time of the next turn, `us` is now, and `waiting` is the
+-- number of waitlists in the queue.
 --
 -- Writes the rate: the time of the next turn, `next`, and for each waitlist when it is late; and the queue.
 
@@ -15,15 +18,15 @@ local ASKED = '1'
 -- KEYS[2]  sorted set: the queue, waitlist -> when its first caller came (µs)
 local rate_key, queue_key = KEYS[1], KEYS[2]
 -- ARGV[1]  string: the waitlist
--- ARGV[2]  'wait', or 'try' to leave no place in the queue
+-- ARGV[2]  'wait', 'try' to leave no place in the queue, or 'look' to take nothing
 -- ARGV[3]  µs: between two turns
 -- ARGV[4]  µs: by how much turns may come early, as a burst
--- ARGV[5]  µs: for how long ahead turns are given out
--- ARGV[6]  µs: the longest time that one caller takes
+-- ARGV[5]  µs: the longest time that one caller takes
+-- ARGV[6]  µs: for how long ahead turns are given out. A look leaves out this one and the next
 -- ARGV[7]  string: for each caller `<age>/<cost> `, the first one first: for how long it has waited (µs), and
 --          how many turns it takes
 local waitlist, mode, interval, burst = ARGV[1], ARGV[2], ARGV[3] + 0, ARGV[4] + 0
-local window, longest, callers = ARGV[5] + 0, ARGV[6] + 0, ARGV[7]
+local longest, window, callers = ARGV[5] + 0, (ARGV[6] or '0') + 0, ARGV[7]
 
 -- A waitlist that asks later than it should by more than this is passed over until it asks again.
 local GRACE = 50000
@@ -53,6 +56,11 @@ for i = 1, #heads, 2 do
     others[#others + 1] = other_came
     first_came, first_late = first_came or other_came, first_late or due
   end
+end
+
+if mode == 'look' then
+  local waiting = redis.call('ZCARD', queue_key) - #late
+  return SHOWN .. ' ' .. waitlist .. ' ' .. now .. ' 0 ' .. string.format('%d %d %d', earliest, us, waiting)
 end
 
 local waits, came, free_at = {}, nil, nil

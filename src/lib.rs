@@ -115,7 +115,7 @@ pub use types::error::{Error, HoldEnd, Invalid, Lost, Result, ServerError, Unrel
 pub use types::fence::Fence;
 pub use types::lease::{Lease, LeaseState};
 pub use types::owner::Owner;
-pub use types::status::{Holder, Kind, Listed, LockStream, Status};
+pub use types::status::{Holder, Kind, Listed, LockStream, RateStatus, Status};
 #[cfg(feature = "redis")]
 pub use types::tls::Tls;
 

@@ -145,12 +145,15 @@ impl Place {
         lock(&self.in_memory().await?).status().await.map(drop)
     }
 
-    /// Refuses a rate limit in the same way.
-    pub(crate) async fn check_rate_limit(
+    /// Refuses rate limits in the same way.
+    pub(crate) async fn check_rate_limits(
         &self,
-        limit: impl FnOnce(&LockManager) -> RateLimit,
+        limits: impl FnOnce(&LockManager) -> Vec<RateLimit>,
     ) -> fairlock::Result<()> {
-        limit(&self.in_memory().await?).try_acquire().await
+        for limit in limits(&self.in_memory().await?) {
+            limit.status().await?;
+        }
+        Ok(())
     }
 
     /// Refuses a pattern in the same way.

@@ -14,6 +14,7 @@ use crate::args::{self, Kinds};
 use crate::connection::Place;
 use crate::exit::{Failure, NOT_SO, UNAVAILABLE};
 use crate::nesting::Nesting;
+use crate::rate;
 use crate::report::{hint, holders, not_shown, printable, say, state};
 use crate::spans;
 
@@ -51,6 +52,9 @@ pub(crate) async fn holds(holds: &args::Holds) -> Result<u8, Failure> {
 }
 
 pub(crate) async fn status(status: &args::Status) -> Result<u8, Failure> {
+    if let Some(rate) = status.rate {
+        return rate::status(status, rate).await;
+    }
     let (place, kinds) = place(&status.looking.connection, &status.looking.kinds, &status.names).await?;
     let locks = place.connect().await?;
     let mut all_held = true;

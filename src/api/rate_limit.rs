@@ -13,11 +13,13 @@ use crate::caller::rate_limit::{RateLimits, RateWaitlist};
 use crate::engine::client::Client;
 use crate::engine::counters::{CountedCall, How, Outcome};
 use crate::engine::options::check_group;
-use crate::protocol::Rate;
+use crate::engine::retry::until_answered;
 use crate::protocol::keys::RateKeys;
+use crate::protocol::{Rate, RateLook, RateLooked};
 #[cfg(doc)]
 use crate::types::error::Error;
 use crate::types::error::{Error as LockError, Invalid, Result};
+use crate::types::status::RateStatus;
 
 /// The most turns of a period, and of a burst.
 const MOST_TURNS: u32 = 1_000_000;
@@ -267,6 +269,58 @@ impl RateLimit {
         }
     }
 
+    /// Returns how many calls may begin now, when the next one may, and how many clients wait. It takes no
+    /// turn. The server does not know the rate: the answer is for the rate, the burst and the cost of this
+    /// handle.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`], [`Error::Refused`], [`Error::Invalid`] or [`Error::Closed`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future changes nothing.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+    /// # let locks = fairlock::LockManager::in_memory();
+    /// let api = locks.rate_limit("api", 10, std::time::Duration::from_secs(1)).burst(5);
+    /// let status = api.status().await?;
+    /// assert_eq!(status.available, 6); // one, and five early
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias = "available_permits")]
+    pub fn status(&self) -> impl Future<Output = Result<RateStatus>> + Send + use<> {
+        let limit = self.clone();
+        async move {
+            let looking = pin!(limit.looked());
+            let looked = limit.client().runtime.serves(looking).await;
+            looked.map_err(|error| error.of(&limit.name))
+        }
+    }
+
+    async fn looked(&self) -> Result<RateStatus> {
+        let (keys, rate) = self.checked()?;
+        let client = self.client();
+        let look = RateLook {
+            keys: Arc::clone(keys),
+            by: client.id.clone(),
+            rate,
+        };
+        let (answer, _) = until_answered(client, || client.call(look.clone())).await?;
+        let RateLooked { next, us, waiting } = answer.reply;
+        // The turns that came early, in µs, and the turns before the last one that this call takes.
+        let early = next.saturating_sub(us);
+        let before = u64::from(self.cost - 1) * rate.interval;
+        Ok(RateStatus {
+            available: rate
+                .burst
+                .checked_sub(early)
+                .map_or(0, |left| left / rate.interval + 1),
+            next_turn: Duration::from_micros((next + before).saturating_sub(rate.burst + us)),
+            waiting,
+        })
+    }
+
     async fn within(self, wait: Option<Duration>) -> Result<()> {
         // Beyond the end of time is no bound.
         let until = wait.and_then(|wait| Instant::now().checked_add(wait));
@@ -326,8 +380,14 @@ impl RateLimit {
         self.place.client()
     }
 
-    /// Where its callers wait. Refuses what is wrong before anything is sent.
+    /// Where its callers wait.
     fn waitlist(&self) -> Result<Arc<RateWaitlist>> {
+        let (keys, rate) = self.checked()?;
+        Ok(self.limits.waitlist(self.client(), &self.name, keys, rate))
+    }
+
+    /// Refuses what is wrong before anything is sent.
+    fn checked(&self) -> Result<(&Arc<RateKeys>, Rate)> {
         let keys = self.keys.as_ref().map_err(Invalid::clone)?;
         let rate = self.rate()?;
         if let Some(group) = &self.group {
@@ -335,7 +395,7 @@ impl RateLimit {
         }
         self.client().check_open()?;
         self.place.start();
-        Ok(self.limits.waitlist(self.client(), &self.name, keys, rate))
+        Ok((keys, rate))
     }
 
     fn rate(&self) -> Result<Rate, Invalid> {

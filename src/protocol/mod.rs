@@ -25,9 +25,9 @@ pub(crate) use self::operations::inspect::InspectedHold;
 pub(crate) use self::operations::release::Released;
 pub(crate) use self::operations::{
     Acquire, Acquired, CallKind, Confirmed, Contended, GetLabel, Inspect, Inspected, LONGEST_WINDOW, Look,
-    Looked, MAX_WITHDRAWN, Mode, Rate, RateAsk, RateAsked, RateCaller, Release, ReleaseOutcome, ReleaseWhat,
-    Renew, Renewed, SetLabel, Shrink, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased, Withdraw,
-    Withdrawn,
+    Looked, MAX_WITHDRAWN, Mode, Rate, RateAsk, RateAsked, RateCaller, RateLook, RateLooked, Release,
+    ReleaseOutcome, ReleaseWhat, Renew, Renewed, SetLabel, Shrink, SpinAcquire, SpinAcquired, SpinRelease,
+    SpinReleased, Withdraw, Withdrawn,
 };
 pub(crate) use self::push::Push;
 pub(crate) use self::rules::ByRules;

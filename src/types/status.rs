@@ -136,6 +136,42 @@ pub struct Holder {
     pub writes: bool,
 }
 
+/// A rate limit at one moment, as the server sees it.
+///
+/// # Examples
+/// ```
+/// # #[tokio::main] async fn main() -> fairlock::Result<()> {
+/// # let locks = fairlock::LockManager::in_memory();
+/// use std::time::Duration;
+///
+/// let mail = locks.rate_limit("mail", 2, Duration::from_secs(60)).burst(1);
+/// mail.acquire().await?;
+/// assert_eq!(mail.status().await?.available, 1);
+/// mail.acquire().await?;
+/// let status = mail.status().await?;
+/// assert_eq!((status.available, status.waiting), (0, 0));
+/// println!("the next call may begin in {:?}", status.next_turn);
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
+pub struct RateStatus {
+    /// How many calls that take one turn may begin now, if nobody waits: at most one and the
+    /// [burst](crate::RateLimit::burst).
+    pub available: u64,
+    /// How long it takes until a call of this [cost](crate::RateLimit::cost) may begin, if nobody waits.
+    /// Zero if it may begin now.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "next_turn_ms", with = "crate::types::status::in_ms")
+    )]
+    pub next_turn: Duration,
+    /// How many clients wait for turns, by the server's queue. Each counts once for each rate that its
+    /// callers name. [`Stats::waiting`](crate::Stats::waiting) counts the callers of one client.
+    pub waiting: u64,
+}
+
 /// What a name is used for. A lock, a semaphore and a read/write lock of the same name share nothing.
 ///
 /// # Examples

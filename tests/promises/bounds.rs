@@ -16,8 +16,8 @@ use fairlock::spin::SpinLock;
 use fairlock::{
     Credentials, Error, Fence, HoldEnd, HoldToken, Holder, Invalid, Kind, Leadership, Lease, LeaseState,
     Listed, Lock, LockGuard, LockManager, LockManagerBuilder, LockSet, LockSetGuard, LockStream, Lost,
-    MemoryStore, Owner, Quorum, RateLimit, ReadGuard, ReadLock, Result, RwLock, Semaphore, SemaphoreGuard,
-    ServerError, Stats, Status, Tls, Unreleased, WriteGuard, WriteLock,
+    MemoryStore, Owner, Quorum, RateLimit, RateStatus, ReadGuard, ReadLock, Result, RwLock, Semaphore,
+    SemaphoreGuard, ServerError, Stats, Status, Tls, Unreleased, WriteGuard, WriteLock,
 };
 use futures_util::future::try_join_all;
 use tokio::task::JoinSet;
@@ -94,6 +94,7 @@ fn types_have_the_bounds_that_users_rely_on() {
     everywhere::<Owner>();
     everywhere::<Quorum>();
     everywhere::<RateLimit>();
+    everywhere::<RateStatus>();
     everywhere::<ReadGuard>();
     everywhere::<ReadLock>();
     everywhere::<RwLock>();
@@ -132,6 +133,7 @@ fn types_have_the_bounds_that_users_rely_on() {
     cheap::<Owner>();
     cheap::<Quorum>();
     cheap::<RateLimit>();
+    cheap::<RateStatus>();
     cheap::<ReadLock>();
     cheap::<RwLock>();
     cheap::<Semaphore>();
@@ -234,6 +236,7 @@ fn futures_of_all_kinds_can_be_spawned(permits: &Semaphore, lock: &RwLock, set: 
     drop(call(limit.acquire()));
     drop(call(limit.acquire_timeout(Duration::ZERO)));
     drop(call(limit.try_acquire()));
+    drop(call(limit.status()));
     let (permits, lock, set) = (permits.clone(), lock.clone(), set.clone());
     drop(call(async move {
         let mut bulk = permits.permits(3).await?;

@@ -17,6 +17,7 @@ on_each_backend! {
     a_call_takes_as_many_turns_as_it_costs,
     a_try_takes_a_turn_only_if_it_begins_now,
     a_try_says_when_the_next_turn_begins_however_late_that_is,
+    a_status_says_what_may_begin_and_takes_nothing,
     a_bounded_wait_ends_in_time_and_takes_nothing,
     a_wait_for_many_turns_that_is_given_up_holds_up_nobody,
     waiters_have_their_turns_in_the_order_of_their_arrival,
@@ -163,6 +164,37 @@ async fn a_try_says_when_the_next_turn_begins_however_late_that_is(backend: Back
     }
 }
 
+async fn a_status_says_what_may_begin_and_takes_nothing(backend: Backend) {
+    let (here, there) = (backend.client().await, backend.client().await);
+    let limit = |locks: &LockManager| locks.rate_limit("a", 1, 10 * SECOND).burst(2);
+    let (here, there) = (limit(&here), limit(&there));
+    for taken in 0..3 {
+        for limit in [&here, &there, &here] {
+            let status = limit.status().await.unwrap();
+            let shown = (status.available, status.next_turn, status.waiting);
+            assert_eq!(shown, (3 - taken, Duration::ZERO, 0));
+        }
+        // Two turns are a turn and the one after it.
+        let both = here.clone().cost(2).status().await.unwrap().next_turn;
+        let soonest = [0, 0, 10][usize::try_from(taken).unwrap()] * SECOND;
+        assert!(both <= soonest && both + SECOND >= soonest, "{both:?}");
+        here.acquire().await.unwrap();
+    }
+    let status = there.status().await.unwrap();
+    assert_eq!((status.available, status.waiting), (0, 0));
+    assert!(
+        status.next_turn > 9 * SECOND && status.next_turn <= 10 * SECOND,
+        "{status:?}"
+    );
+    let waits = [&here, &there, &there].map(|limit| tokio::spawn(limit.acquire()));
+    sleep(100 * MS).await;
+    assert_eq!(here.status().await.unwrap().waiting, 2, "clients");
+    waits.iter().for_each(tokio::task::JoinHandle::abort);
+    // The answer is for the rate of the handle.
+    let status = here.burst(9).status().await.unwrap();
+    assert_eq!((status.available, status.next_turn), (7, Duration::ZERO));
+}
+
 async fn a_bounded_wait_ends_in_time_and_takes_nothing(backend: Backend) {
     let locks = backend.client().await;
     let limit = locks.rate_limit("a", 1, SECOND);
@@ -306,7 +338,11 @@ async fn what_a_rate_limit_cannot_be_is_refused_before_anything_is_sent(backend:
             "group \"\": must be 1 to 64 bytes without control characters",
         ),
     ] {
-        for refused in [limit.acquire().await.err(), limit.try_acquire().await.err()] {
+        for refused in [
+            limit.acquire().await.err(),
+            limit.try_acquire().await.err(),
+            limit.status().await.err(),
+        ] {
             match refused {
                 Some(Error::Invalid(invalid)) => assert_eq!(invalid.to_string(), why),
                 other => panic!("{other:?} instead of {why}"),
@@ -317,8 +353,10 @@ async fn what_a_rate_limit_cannot_be_is_refused_before_anything_is_sent(backend:
 
 async fn a_rate_limit_is_refused_in_a_quorum(backend: Backend) {
     let locks = backend.client().await;
-    let refused = locks.rate_limit("a", 3, SECOND).acquire().await;
-    assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
+    let limit = locks.rate_limit("a", 3, SECOND);
+    for refused in [limit.acquire().await.err(), limit.status().await.err()] {
+        assert!(matches!(refused, Some(Error::Invalid(_))), "{refused:?}");
+    }
 }
 
 /// What a call waits for before it begins.

@@ -6,6 +6,7 @@ use clap::Args;
 use clap_complete::Shell;
 
 use super::{Connection, Kinds, Wanted};
+use crate::rate::Rate;
 use crate::spans;
 
 #[derive(Debug, Args)]
@@ -26,6 +27,12 @@ pub(crate) struct Status {
     /// Exit with 1 if one of the locks is free.
     #[arg(long)]
     pub(crate) exit_code: bool,
+    /// Show the rate limits of these names instead, for this rate, as in 50/s, 3/h or 100/10s.
+    #[arg(long, value_name = "N/T", value_parser = Rate::parse, conflicts_with_all = ["exit_code", "kind"])]
+    pub(crate) rate: Option<Rate>,
+    /// With --rate: as many may begin early, after a time with fewer.
+    #[arg(long, value_name = "N", requires = "rate", default_value_t = 0)]
+    pub(crate) burst: u32,
     #[command(flatten)]
     pub(crate) looking: Looking,
 }

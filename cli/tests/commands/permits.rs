@@ -679,9 +679,20 @@ async fn commands_begin_at_the_rate_and_hold_nothing() {
         assert_eq!(ended.err.is_empty(), is_quiet, "{ended:?}");
     }
     let waiting = Running::start(&mut fairlock(&server.url(), &slow));
-    tokio::time::sleep(SECOND / 5).await;
+    let status = ["status", "--rate", "1/10m", &name];
+    eventually("it waits", LIMIT, async || {
+        let shown = run(&status).await;
+        let next = format!("{name}: the next may begin in 9m");
+        assert!(shown.out.starts_with(&next), "{shown:?}");
+        shown.out.ends_with(", 1 waiting\n")
+    })
+    .await;
     waiting.signal(Signal::SIGTERM);
     assert_eq!(waiting.ended().await.code, Some(143));
+    let shown = run(&[&status[..], &["--burst", "2", "--json"]].concat()).await;
+    let shown: serde_json::Value = serde_json::from_str(&shown.out).unwrap();
+    assert_eq!((&shown["name"], &shown["available"]), (&json!(name), &json!(2)));
+    assert_eq!(shown["next_turn_ms"], json!(0));
 }
 
 #[tokio::test]

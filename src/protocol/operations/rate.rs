@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{CallKind, Operation};
+use crate::protocol::ids::ClientId;
 use crate::protocol::interface::Priority;
 use crate::protocol::keys::RateKeys;
 use crate::protocol::script::{Declared, PubSubMode, RATE_ASK, ReplyError, ReplyReader, ScriptCall};
@@ -57,6 +58,69 @@ pub(crate) struct RateAsked {
     pub(crate) ahead: u64,
 }
 
+/// Looks at a rate limit, and takes nothing.
+#[derive(Clone, Debug)]
+pub(crate) struct RateLook {
+    pub(crate) keys: Arc<RateKeys>,
+    /// Who looks, which only names the call.
+    pub(crate) by: ClientId,
+    pub(crate) rate: Rate,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RateLooked {
+    /// The time of the next turn, and the time of this answer (µs).
+    pub(crate) next: u64,
+    pub(crate) us: u64,
+    /// How many waitlists wait.
+    pub(crate) waiting: u64,
+}
+
+/// The call for the turns of a rate. The other arguments of a `mode` follow.
+fn script_call(keys: &RateKeys, waitlist: &str, mode: &str, rate: Rate) -> ScriptCall {
+    let Rate {
+        interval,
+        burst,
+        longest,
+    } = rate;
+    ScriptCall::new(&RATE_ASK, &[&keys.rate, &keys.queue])
+        .with(waitlist)
+        .with(mode)
+        .with(interval)
+        .with(burst)
+        .with(longest)
+}
+
+impl Operation for RateLook {
+    type Reply = RateLooked;
+    const KIND: CallKind = CallKind::Inspect;
+
+    fn key(&self) -> &str {
+        &self.keys.rate
+    }
+
+    fn priority(&self) -> Priority {
+        Priority::Ask
+    }
+
+    fn script_call(&self, _: PubSubMode, _: Declared) -> ScriptCall {
+        script_call(&self.keys, self.by.as_str(), "look", self.rate)
+    }
+
+    fn read(&self, reply: &str) -> Result<(ServerTime, RateLooked), ReplyError> {
+        let mut words = ReplyReader::of(reply, self.by.as_str())?;
+        let looked = RateLooked {
+            next: words.number()?,
+            us: words.number()?,
+            waiting: words.number()?,
+        };
+        if words.status != 2 {
+            return Err(words.malformed());
+        }
+        Ok((words.now, looked))
+    }
+}
+
 impl Operation for RateAsk {
     type Reply = RateAsked;
     const KIND: CallKind = CallKind::Other;
@@ -75,18 +139,9 @@ impl Operation for RateAsk {
             // Writing to a string cannot fail.
             let _ = write!(callers, "{age}/{cost} ");
         }
-        let Rate {
-            interval,
-            burst,
-            longest,
-        } = self.rate;
-        ScriptCall::new(&RATE_ASK, &[&self.keys.rate, &self.keys.queue])
-            .with(&self.waitlist)
-            .with(if self.waits { "wait" } else { "try" })
-            .with(interval)
-            .with(burst)
+        let mode = if self.waits { "wait" } else { "try" };
+        script_call(&self.keys, &self.waitlist, mode, self.rate)
             .with(self.window)
-            .with(longest)
             .with(callers)
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{ByRules, RETENTION_MS, Rules, Run};
-use crate::protocol::operations::{LONGEST_WINDOW, RateAsk, RateAsked};
+use crate::protocol::operations::{LONGEST_WINDOW, Rate, RateAsk, RateAsked, RateLook, RateLooked};
 
 /// A waitlist that asks later than it should by more than this is passed over until it asks again.
 const GRACE: u64 = 50_000;
@@ -29,10 +29,52 @@ pub(crate) struct RateTurns {
     pub(super) kept_until: u64,
 }
 
+/// The waitlists at the head of the queue, beside the one that asks.
+struct Heads {
+    /// When their first callers came, and when they are late.
+    others: Vec<(u64, u64)>,
+    /// Those that are late.
+    late: Vec<Arc<str>>,
+}
+
 impl RateTurns {
+    /// The time of the next turn. If the clock was set back, a time that no call can have written counts as
+    /// the latest one that can.
+    fn next_at(&self, us: u64, rate: Rate) -> u64 {
+        self.next.min(us + LONGEST_WINDOW + rate.longest + rate.burst)
+    }
+
+    fn heads(&self, us: u64, waitlist: &str) -> Heads {
+        let (mut others, mut late) = (Vec::new(), Vec::new());
+        for (came, other) in self.queue.iter().take(HEADS) {
+            let due = self.due.get(other).copied().unwrap_or_default();
+            if **other == *waitlist {
+                continue;
+            } else if due < us || due > us + LONGEST_PAUSE + GRACE {
+                late.push(Arc::clone(other));
+            } else {
+                // Callers that came at the same time have the order of their waitlists.
+                others.push((came + u64::from(*waitlist < **other), due));
+            }
+        }
+        Heads { others, late }
+    }
+
     fn leave(&mut self, waitlist: &str) {
         self.queue.retain(|(_, queued)| &**queued != waitlist);
         self.due.remove(waitlist);
+    }
+}
+
+impl ByRules for RateLook {
+    fn by_rules(&self, rules: &mut Rules, run: Run<'_>) -> RateLooked {
+        let us = run.now.us;
+        let turns = rules.rates.entry(self.keys.rate.clone()).or_default();
+        RateLooked {
+            next: turns.next_at(us, self.rate),
+            us,
+            waiting: (turns.queue.len() - turns.heads(us, "").late.len()) as u64,
+        }
     }
 }
 
@@ -40,21 +82,8 @@ impl ByRules for RateAsk {
     fn by_rules(&self, rules: &mut Rules, run: Run<'_>) -> RateAsked {
         let (us, rate) = (run.now.us, self.rate);
         let turns = rules.rates.entry(self.keys.rate.clone()).or_default();
-        // If the clock was set back, a time that no call can have written counts as the latest one that can.
-        let mut next = turns.next.min(us + LONGEST_WINDOW + rate.longest + rate.burst);
-        let mut late = Vec::new();
-        let mut others = Vec::new();
-        for (came, other) in turns.queue.iter().take(HEADS) {
-            let due = turns.due.get(other).copied().unwrap_or_default();
-            if *other == self.waitlist {
-                continue;
-            } else if due < us || due > us + LONGEST_PAUSE + GRACE {
-                late.push(Arc::clone(other));
-            } else {
-                // Callers that came at the same time have the order of their waitlists.
-                others.push((came + u64::from(self.waitlist < *other), due));
-            }
-        }
+        let mut next = turns.next_at(us, rate);
+        let Heads { others, late } = turns.heads(us, &self.waitlist);
         let first = others.first().copied();
         let mut waits = Vec::new();
         let mut left = None;

@@ -11,25 +11,25 @@ use crate::protocol::keys::RateKeys;
 use crate::protocol::rules::{ByRules, Now, Rules, Run};
 use crate::protocol::script::Declared;
 use crate::protocol::script::PubSubMode;
-use crate::protocol::{Operation, Rate, RateAsk, RateAsked, RateCaller};
+use crate::protocol::{Operation, Rate, RateAsk, RateCaller, RateLook};
 use crate::time::server_time::ServerTime;
 
 const MS: u64 = 1000;
 const START: u64 = 1_800_000_000_000_000;
 
-fn by_rules(rules: &mut Rules, ask: &RateAsk, us: u64) -> RateAsked {
+fn by_rules<O: ByRules>(rules: &mut Rules, call: &O, us: u64) -> O::Reply {
     let run = Run {
         now: Now { us, ms: us / 1000 },
         not_after: ServerTime::MAX,
         channels: &mut PubSub::default(),
     };
-    ask.by_rules(rules, run)
+    call.by_rules(rules, run)
 }
 
-fn by_script(scripts: &mut Scripts, ask: &RateAsk, us: u64) -> RateAsked {
-    let call = ask.script_call(PubSubMode::Plain, Declared::All);
-    let reply = scripts.call_in(None, call, us).expect("a reply");
-    ask.read(&reply).expect("words").1
+fn by_script<O: Operation>(scripts: &mut Scripts, call: &O, us: u64) -> O::Reply {
+    let script_call = call.script_call(PubSubMode::Plain, Declared::All);
+    let reply = scripts.call_in(None, script_call, us).expect("a reply");
+    call.read(&reply).expect("words").1
 }
 
 /// Some callers of several waitlists came at the same time.
@@ -77,6 +77,13 @@ fn random_calls_for_turns_end_as_the_rules_say() {
                 us -= 100_000 * MS;
             }
             let ask = random(&mut rng, &keys, us);
+            let look = RateLook {
+                keys: Arc::clone(&keys),
+                by: ClientId::from_number(2),
+                rate: ask.rate,
+            };
+            let shown = by_script(&mut scripts, &look, us);
+            assert_eq!(shown, by_rules(&mut rules, &look, us), "seed {seed}, step {step}");
             let before = rules.rates.get(&keys.rate).map_or(0, |turns| turns.queue.len());
             let expected = by_rules(&mut rules, &ask, us);
             let turns = &rules.rates[&keys.rate];

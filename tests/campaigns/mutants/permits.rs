@@ -44,6 +44,8 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a try leaves the turn to those that wait", RATE_LIMIT, "        if waiting > 0 {", "        if false {", TURNS),
     edit("a try says when its turn begins, however late that is", RATE_ASK, "  if mode ~= 'try' then\n    again = math.min", "  if true then\n    again = math.min", TURNS),
     edit("the rules say so too", RATE_RULES, "if self.waits {\n                again = again.min", "if true {\n                again = again.min", TURNS),
+    edit("a look takes nothing", RATE_ASK, "if mode == 'look' then\n", "if mode == 'look' then\n  redis.call('HSET', rate_key, 'next', string.format('%d', earliest + interval))\n", RATE_MODEL),
+    edit("a look counts no waitlist that is late", RATE_ASK, "redis.call('ZCARD', queue_key) - #late", "redis.call('ZCARD', queue_key)", RATE_MODEL),
     edit("a waitlist asks no sooner than the one before it", RATE_ASK, "  if ahead > 0 then\n", "  if false then\n", RATE_MODEL),
     edit("a try leaves no place in the queue", RATE_LIMIT, "            waits: false,", "            waits: true,", TURNS),
     edit("closing ends the waits for turns", RATE_LIMIT, "            waitlist.fail(error);\n", "            let _ = (&waitlist, error);\n", TURNS).within("refuse_all"),
