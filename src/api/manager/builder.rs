@@ -101,9 +101,8 @@ impl LockManagerBuilder {
 
     /// Sets for how long calls go on while no server answers (default 10 s; 100 ms to 1 day). After that they
     /// end with [`Error::Unavailable`](crate::Error::Unavailable), in a quorum with
-    /// [`Error::NoQuorum`](crate::Error::NoQuorum). The last attempt may end up to 2 s later.
-    /// [`LockGuard::renew`](crate::LockGuard::renew) and [`LockManager::ping`](crate::LockManager::ping) make
-    /// a single attempt, of 2 s or this time at most.
+    /// [`Error::NoQuorum`](crate::Error::NoQuorum). Some end sooner, and most a few seconds later: [how soon
+    /// calls end](crate::guide::operations#how-soon-calls-end).
     ///
     /// # Examples
     /// ```
