@@ -25,8 +25,8 @@ impl LockGuard {
     ///   lock meanwhile.
     /// - [`Error::Unavailable`](crate::Error::Unavailable) if no server answered for the
     ///   [`server_timeout`](crate::LockManagerBuilder::server_timeout), and in a quorum
-    ///   [`Error::NoQuorum`](crate::Error::NoQuorum) if too few did. The release is then repeated in the
-    ///   background for as long as the lease can last.
+    ///   [`Error::NoQuorum`](crate::Error::NoQuorum) if too few did. The release is then [repeated in
+    ///   the background](crate::guide::operations#when-things-break).
     /// - [`Error::Refused`](crate::Error::Refused) if the server refuses this client. The lock is free when
     ///   the lease ends.
     ///
