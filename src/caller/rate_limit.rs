@@ -13,15 +13,16 @@ use std::time::Duration;
 
 use dashmap::DashMap;
 use tokio::sync::{Notify, oneshot};
-use tokio::time::{Instant, sleep, sleep_until, timeout_at};
+use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::engine::acquire::timed_out;
+use crate::engine::acquire::{bound, timed_out};
 use crate::engine::client::Client;
-use crate::engine::retry::until_answered;
+use crate::engine::retry::answered_within;
 use crate::protocol;
 use crate::protocol::keys::RateKeys;
-use crate::protocol::{Rate, RateAsk, RateAsked, RateCaller};
+use crate::protocol::{Failure, Rate, RateAsk, RateAsked, RateCaller};
 use crate::sync::locked;
+use crate::time::backoff::Backoff;
 use crate::time::clock::LocalTime;
 use crate::types::error::{Error, Result};
 
@@ -72,6 +73,10 @@ struct State {
     awaited: u32,
     /// How long the server took to answer last.
     took: Duration,
+    /// When it did so.
+    answered: Option<LocalTime>,
+    /// The calls fail since then, and the last one for this reason.
+    failing: Option<(LocalTime, Failure)>,
 }
 
 /// When a waiter came, and its number.
@@ -167,12 +172,13 @@ impl RateWaitlist {
         let came = self.client.now();
         loop {
             let (_waiting, turn) = self.enter(came, cost);
-            let turn = match until {
-                Some(until) => match timeout_at(until, turn).await {
-                    Ok(turn) => turn,
-                    Err(_) => return Err(timed_out(&self.client, came, Duration::ZERO)),
-                },
-                None => turn.await,
+            let turn = tokio::select! {
+                biased;
+                turn = turn => turn,
+                () = bound(until, || self.why_unheard(came).is_some()) => {
+                    let unheard = self.why_unheard(came).map(Error::from);
+                    return Err(unheard.unwrap_or_else(|| timed_out(&self.client, came, Duration::ZERO)));
+                }
             };
             let turn = turn.unwrap_or(Err(Error::Closed))?;
             sleep_until(turn.begins).await;
@@ -184,20 +190,27 @@ impl RateWaitlist {
 
     /// Takes a turn that begins now, if nobody waits.
     pub(crate) async fn try_acquire(&self, cost: u32) -> Result<()> {
-        let waiting = locked(&self.state).waiters.len() as u64;
+        let (waiting, failing) = {
+            let state = locked(&self.state);
+            (state.waiters.len() as u64, state.failing.clone())
+        };
         let busy = |ttl, waiting| Error::Busy {
             name: Arc::default(),
             ttl,
             waiting,
         };
         if waiting > 0 {
-            return Err(busy(Duration::ZERO, waiting));
+            let failure = failing.map(|(_, failure)| failure.into());
+            return Err(failure.unwrap_or_else(|| busy(Duration::ZERO, waiting)));
         }
         let ask = RateAsk {
             waits: false,
             ..self.ask(Duration::ZERO, vec![RateCaller { age: 0, cost }])
         };
-        let RateAsked { waits, again, ahead } = self.client.call(ask).await?.reply;
+        // A turn that an unknown attempt took is not used.
+        let (client, limit) = (&self.client, self.client.options.attempt_timeout());
+        let (answer, _) = answered_within(limit, client, || client.call(ask.clone())).await?;
+        let RateAsked { waits, again, ahead } = answer.reply;
         match waits.is_empty() {
             true => Err(busy(again, ahead)),
             false => Ok(()),
@@ -248,30 +261,41 @@ impl RateWaitlist {
         }
     }
 
+    /// Why the server has said nothing about the rate since a caller came, or `None` if it has.
+    fn why_unheard(&self, came: LocalTime) -> Option<Failure> {
+        let state = locked(&self.state);
+        if state.answered.is_some_and(|at| at >= came) {
+            return None;
+        }
+        let failure = state.failing.as_ref().map(|(_, failure)| failure.clone());
+        drop(state);
+        failure.or_else(|| self.client.store.why_unheard(&self.keys.rate, came))
+    }
+
     /// Asks for the turns of these callers, and passes them on. Returns when to ask again for those that are
     /// left of them.
-    async fn turns(&self, callers: &[(Arrival, u32)]) -> Result<Option<Duration>> {
+    async fn turns(&self, callers: &[(Arrival, u32)]) -> Result<Option<Duration>, Failure> {
         let client = &self.client;
         let window = (WINDOW + 2 * locked(&self.state).took).min(LONGEST_WINDOW);
-        let mut sent = client.now();
-        let ask = || {
-            sent = client.now();
-            let age = |came: LocalTime| micros(sent.since(came));
-            let callers = callers.iter();
-            let callers = callers.map(|((came, _), cost)| RateCaller {
-                age: age(*came),
-                cost: *cost,
-            });
-            client.call(self.ask(window, callers.collect()))
-        };
-        let (answer, _) = until_answered(client, ask).await?;
+        let sent = client.now();
+        let ages = callers.iter().map(|((came, _), cost)| RateCaller {
+            age: micros(sent.since(*came)),
+            cost: *cost,
+        });
+        let answer = client.call(self.ask(window, ages.collect())).await;
         let (now, began) = (client.now(), Instant::now());
+        let answer = answer.inspect_err(|failure| {
+            let failing = &mut locked(&self.state).failing;
+            let since = failing.as_ref().map_or(sent, |(since, _)| *since);
+            *failing = Some((since, failure.clone()));
+        })?;
         let RateAsked { waits, again, .. } = answer.reply;
         let mut served = Vec::with_capacity(waits.len());
         let left = callers.get(waits.len());
         {
             let mut state = locked(&self.state);
             state.took = now.since(sent);
+            (state.answered, state.failing) = (Some(now), None);
             for ((arrival, _), wait) in callers.iter().zip(&waits) {
                 served.extend(state.waiters.remove(arrival).map(|waiter| (waiter, *wait)));
             }
@@ -289,8 +313,31 @@ impl RateWaitlist {
         Ok(left.map(|_| again))
     }
 
+    /// Ends the waits that no server has answered for the `server_timeout`.
+    fn give_up(&self, failure: Failure) {
+        let (now, limit) = (self.client.now(), self.client.options.server_timeout);
+        let mut ended = Vec::new();
+        {
+            let mut state = locked(&self.state);
+            let is_over = |since: LocalTime| now.since(since) >= limit;
+            if state.failing.as_ref().is_some_and(|(since, _)| is_over(*since)) {
+                while let Some(first) = state.waiters.first_entry().filter(|first| is_over(first.key().0)) {
+                    ended.push(first.remove());
+                }
+            }
+        }
+        let error = Error::from(failure);
+        for waiter in ended {
+            let _ = waiter.turn.send(Err(error.clone()));
+        }
+    }
+
     fn fail(&self, error: &Error) {
-        let waiters = take(&mut locked(&self.state).waiters);
+        let waiters = {
+            let mut state = locked(&self.state);
+            state.failing = None;
+            take(&mut state.waiters)
+        };
         for waiter in waiters.into_values() {
             let _ = waiter.turn.send(Err(error.clone()));
         }
@@ -307,12 +354,13 @@ struct Asking {
 impl Asking {
     async fn run(mut self) {
         let waitlist = Arc::clone(&self.waitlist);
+        let mut backoff = Backoff::new();
         let mut is_queued = false;
         loop {
             let callers: Vec<(Arrival, u32)> = {
                 let mut state = locked(&waitlist.state);
                 if state.waiters.is_empty() && !is_queued {
-                    state.is_asking = false;
+                    (state.is_asking, state.failing) = (false, None);
                     self.has_ended = true;
                     return;
                 }
@@ -321,6 +369,7 @@ impl Asking {
             };
             match waitlist.turns(&callers).await {
                 Ok(again) => {
+                    backoff = Backoff::new();
                     is_queued = again.is_some();
                     if let Some(again) = again {
                         tokio::select! {
@@ -331,9 +380,13 @@ impl Asking {
                 }
                 // Nobody waits: it only leaves the queue, where it is passed over anyway.
                 Err(_) if callers.is_empty() => is_queued = false,
-                Err(error) => {
-                    waitlist.fail(&error);
+                Err(failure @ (Failure::Refused(_) | Failure::Closed)) => {
+                    waitlist.fail(&failure.into());
                     is_queued = false;
+                }
+                Err(failure) => {
+                    waitlist.give_up(failure);
+                    backoff.pause().await;
                 }
             }
         }
@@ -356,7 +409,8 @@ fn micros(span: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::LockManager;
+    use crate::tests::scripted_store::{self, Scripted};
+    use crate::{LockManager, MemoryStore, RateLimit};
 
     /// The client has made no call yet, so it has no runtime to start tasks on.
     fn waitlist(locks: &LockManager) -> Arc<RateWaitlist> {
@@ -405,5 +459,61 @@ mod tests {
         // Its task leaves the queue when it would have asked again.
         sleep(Duration::from_secs(10)).await;
         assert!(waitlists.is_empty());
+    }
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// A client with a rate limit of one turn a minute, whose first turn is taken.
+    async fn taken() -> (RateLimit, Arc<Scripted>) {
+        let (locks, server) = scripted_store::client(&MemoryStore::new(), &[]);
+        let limit = locks.rate_limit("a", 1, 60 * SECOND);
+        limit.acquire().await.unwrap();
+        (limit, server)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_caller_waits_for_the_server_timeout_while_no_server_answers() {
+        let (limit, server) = taken().await;
+        server.lose_calls(u32::MAX);
+        let waits = [0, 5, 9, 30].map(|after| {
+            let limit = limit.clone();
+            tokio::spawn(async move {
+                sleep(after * SECOND).await;
+                let began = Instant::now();
+                (limit.acquire().await, began.elapsed())
+            })
+        });
+        for wait in waits {
+            let (ended, took) = wait.await.unwrap();
+            assert!(matches!(ended, Err(Error::Unavailable(_))), "{ended:?}");
+            assert!(took >= 10 * SECOND && took <= 13 * SECOND, "{took:?}");
+        }
+        server.lose_calls(0);
+        limit.acquire().await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_bounded_wait_tells_an_outage_from_a_turn_that_is_far_off() {
+        let (limit, server) = taken().await;
+        let bounded = || limit.acquire_timeout(3 * SECOND);
+        assert!(matches!(bounded().await, Err(Error::Timeout { .. })));
+        let queued = tokio::spawn(limit.acquire_timeout(14 * SECOND));
+        sleep(6 * SECOND).await;
+        server.lose_calls(u32::MAX);
+        sleep(5 * SECOND).await;
+        assert!(matches!(limit.try_acquire().await, Err(Error::Unavailable(_))));
+        assert!(matches!(bounded().await, Err(Error::Unavailable(_))));
+        // The server knows that it waits.
+        assert!(matches!(queued.await.unwrap(), Err(Error::Timeout { .. })));
+        server.lose_calls(0);
+        assert!(matches!(bounded().await, Err(Error::Timeout { .. })));
+        assert!(matches!(limit.try_acquire().await, Err(Error::Busy { .. })));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_try_outlasts_a_call_that_is_lost() {
+        let (limit, server) = taken().await;
+        server.lose_calls(1);
+        assert!(matches!(limit.try_acquire().await, Err(Error::Busy { .. })));
     }
 }

@@ -161,7 +161,7 @@ impl<P: Borrow<AcquireParams>> Attempt<P> {
         } = self;
         let (params, waitlists) = ((*params).borrow(), Arc::clone(&entry.waitlists));
         let client = waitlists.client();
-        let is_unheard = || client.store.why_unheard(&params.keys, *began).is_some();
+        let is_unheard = || client.store.why_unheard(&params.keys.lock, *began).is_some();
         let mut bound = pin!(bound(*until, is_unheard));
         loop {
             let outcome = tokio::select! {

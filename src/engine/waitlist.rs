@@ -306,7 +306,7 @@ impl Waitlist {
         let failing = state.failing.as_ref().filter(|(at, _)| *at >= since);
         let failure = failing.map(|(_, failure)| failure.clone());
         drop(state);
-        failure.or_else(|| self.client.store.why_unheard(&self.keys, since))
+        failure.or_else(|| self.client.store.why_unheard(&self.keys.lock, since))
     }
 
     /// Whether the caller must start a driver. An empty waitlist needs none, since it may have been removed.

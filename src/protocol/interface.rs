@@ -176,10 +176,10 @@ pub(crate) trait Connections: fmt::Debug + Send + Sync + 'static {
         Box::pin(ready(Ok(())))
     }
 
-    /// Why the server of a lock has answered no call since this time, or `None` if it has answered one. A
+    /// Why the server of a key has answered no call since this time, or `None` if it has answered one. A
     /// store without connections always answers.
-    fn why_unheard(&self, keys: &Keys, since: LocalTime) -> Option<Failure> {
-        let _ = (keys, since);
+    fn why_unheard(&self, key: &str, since: LocalTime) -> Option<Failure> {
+        let _ = (key, since);
         None
     }
 

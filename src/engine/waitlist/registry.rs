@@ -146,7 +146,7 @@ impl Waitlists {
     pub(crate) fn why_unheard(&self, keys: &Keys, channel: &str, since: LocalTime) -> Option<Failure> {
         match self.of_channel(channel) {
             Some(waitlist) => waitlist.why_unheard(None, since),
-            None => self.client.store.why_unheard(keys, since),
+            None => self.client.store.why_unheard(&keys.lock, since),
         }
     }
 

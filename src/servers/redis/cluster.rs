@@ -265,10 +265,10 @@ impl Connections for ClusterStore {
         }
     }
 
-    fn why_unheard(&self, keys: &Keys, since: LocalTime) -> Option<Failure> {
-        let slot = slot_of(&keys.lock);
+    fn why_unheard(&self, key: &str, since: LocalTime) -> Option<Failure> {
+        let slot = slot_of(key);
         match self.cluster.serving(slot) {
-            Ok(Some((server, _))) => server.why_unheard(keys, since),
+            Ok(Some((server, _))) => server.why_unheard(key, since),
             Ok(None) => Some(self.cluster.why_unserved(slot)),
             Err(failure) => Some(failure),
         }

@@ -186,7 +186,7 @@ impl Connections for RedisStore {
         self.channels.unsubscribe(channel);
     }
 
-    fn why_unheard(&self, _: &Keys, since: LocalTime) -> Option<Failure> {
+    fn why_unheard(&self, _: &str, since: LocalTime) -> Option<Failure> {
         self.pipeline().why_unheard(since)
     }
 

@@ -16,7 +16,6 @@ use super::server::Server;
 use super::subscriber::SimSubscribers;
 use super::timing::LONGEST_MOMENT;
 use super::wire::{Command, Fate, Wire};
-use crate::protocol::keys::Keys;
 use crate::protocol::{
     Answer, Call, Connections, Failure, GetLabel, Listener, Page, Position, ServerId, StoreFuture,
 };
@@ -260,7 +259,7 @@ impl Connections for SimConnection {
         self.0.subscribers.unsubscribe(channel);
     }
 
-    fn why_unheard(&self, _: &Keys, since: LocalTime) -> Option<Failure> {
+    fn why_unheard(&self, _: &str, since: LocalTime) -> Option<Failure> {
         self.0.pipeline.why_unheard(since)
     }
 

@@ -47,6 +47,10 @@ pub(super) const EDITS: &[Edit] = &[
     edit("a look takes nothing", RATE_ASK, "if mode == 'look' then\n", "if mode == 'look' then\n  redis.call('HSET', rate_key, 'next', string.format('%d', earliest + interval))\n", RATE_MODEL),
     edit("a look counts no waitlist that is late", RATE_ASK, "redis.call('ZCARD', queue_key) - #late", "redis.call('ZCARD', queue_key)", RATE_MODEL),
     edit("a waitlist asks no sooner than the one before it", RATE_ASK, "  if ahead > 0 then\n", "  if false then\n", RATE_MODEL),
+    edit("a caller that came later in an outage waits for its own time", RATE_LIMIT, "is_over(first.key().0)", "true", &["--lib caller::rate_limit"]),
+    edit("a bounded wait says that no server answers", RATE_LIMIT, "            return None;\n        }\n        let failure = state.failing", "        }\n        return None;\n        #[allow(unreachable_code)]\n        let failure = state.failing", &["--lib caller::rate_limit"]),
+    edit("a bounded wait that the server knows of does not", RATE_LIMIT, "state.answered.is_some_and(|at| at >= came)", "state.answered.is_some_and(|at| at < LocalTime::default())", &["--lib caller::rate_limit"]),
+    edit("a try beside others that wait says that no server answers", RATE_LIMIT, "            let failure = failing.map(", "            let failure = failing.filter(|_| false).map(", &["--lib caller::rate_limit"]),
     edit("a try leaves no place in the queue", RATE_LIMIT, "            waits: false,", "            waits: true,", TURNS),
     edit("closing ends the waits for turns", RATE_LIMIT, "            waitlist.fail(error);\n", "            let _ = (&waitlist, error);\n", TURNS).within("refuse_all"),
 

@@ -160,7 +160,6 @@ async fn each_call_ends_within_the_bounds_on_the_page_while_the_server_is_away()
             0,
             call(limit(&locks, "second").acquire_timeout(3 * SECOND)),
         ),
-        // It is `Busy` at once if anybody waits.
         (
             "RateLimit::try_acquire",
             0,
@@ -172,6 +171,7 @@ async fn each_call_ends_within_the_bounds_on_the_page_while_the_server_is_away()
         ("renew", 0, call(renew.renew())),
         ("ping", 0, call(locks.ping())),
         ("status", 0, call(lock.status())),
+        ("RateLimit::status", 0, call(limit(&locks, "fourth").status())),
         ("list_all", 0, call(locks.list_all("*"))),
         ("force_release", 0, call(lock.force_release(forced))),
         ("close", 0, call(closed)),
