@@ -218,7 +218,8 @@ impl RateLimit {
     /// Waits for this long at most until the call may begin. With zero it makes one attempt.
     ///
     /// # Errors
-    /// [`Error::Timeout`] when that time has passed, and otherwise as for [`acquire`](Self::acquire).
+    /// [`Error::Timeout`] when that time has passed, or [`Error::Unavailable`] if no server has answered
+    /// meanwhile. Otherwise as for [`acquire`](Self::acquire).
     ///
     /// # Cancel safety
     /// As for [`acquire`](Self::acquire).
@@ -243,7 +244,8 @@ impl RateLimit {
     ///
     /// # Errors
     /// [`Error::Busy`] if the call may not begin now: its `ttl` says when the next one can, unless others
-    /// wait. Otherwise as for [`acquire`](Self::acquire), but sooner: it makes one attempt.
+    /// wait. Otherwise as for [`acquire`](Self::acquire), but
+    /// [sooner](crate::guide::operations#how-soon-calls-end).
     ///
     /// # Cancel safety
     /// If the future is dropped, the turn may have been taken.
