@@ -215,7 +215,8 @@ impl RateLimit {
         self.clone().within(None)
     }
 
-    /// Waits for this long at most until the call may begin. With zero it makes one attempt.
+    /// Waits for this long at most for a turn. With zero it makes one attempt. A turn that is known by then
+    /// is waited for: it begins 20 ms and two round trips later at most.
     ///
     /// # Errors
     /// [`Error::Timeout`] when that time has passed, or [`Error::Unavailable`] if no server has answered
@@ -271,9 +272,9 @@ impl RateLimit {
         }
     }
 
-    /// Returns how many calls may begin now, when the next one may, and how many clients wait. It takes no
-    /// turn. The server does not know the rate: the answer is for the rate, the burst and the cost of this
-    /// handle.
+    /// Returns how many calls may begin now and when the next one may, if nobody waits, and how many clients
+    /// wait. It takes no turn. The server does not know the rate: the answer is for the rate, the burst and
+    /// the cost of this handle.
     ///
     /// # Errors
     /// [`Error::Unavailable`], [`Error::Refused`], [`Error::Invalid`] or [`Error::Closed`].
@@ -318,7 +319,7 @@ impl RateLimit {
                 .burst
                 .checked_sub(early)
                 .map_or(0, |left| left / rate.interval + 1),
-            next_turn: Duration::from_micros((next + before).saturating_sub(rate.burst + us)),
+            next_turn: Duration::from_millis((next + before).saturating_sub(rate.burst + us).div_ceil(1000)),
             waiting,
         })
     }
@@ -412,7 +413,7 @@ impl RateLimit {
         if !(SHORTEST..=LONGEST).contains(period) {
             return invalid(format!("period {period:?}: must be from {SHORTEST:?} to 1 day"));
         }
-        let period_us = u64::try_from(period.as_micros()).unwrap_or(u64::MAX);
+        let period_us = u64::try_from(period.as_nanos().div_ceil(1000)).unwrap_or(u64::MAX);
         if !(1..=MOST_TURNS).contains(turns) || period_us / u64::from(*turns) < SHORTEST_INTERVAL {
             return invalid(format!(
                 "rate limit of {turns} within {period:?}: must be from 1 to {MOST_TURNS}, and at most 10000 \
@@ -433,7 +434,6 @@ impl RateLimit {
         Ok(Rate {
             interval,
             burst: u64::from(*burst) * interval,
-            longest: u64::from(most) * interval,
         })
     }
 }

@@ -18,7 +18,6 @@ use tokio::time::{Instant, sleep, sleep_until};
 use crate::engine::acquire::{bound, timed_out};
 use crate::engine::client::Client;
 use crate::engine::retry::answered_within;
-use crate::protocol;
 use crate::protocol::keys::RateKeys;
 use crate::protocol::{Failure, Rate, RateAsk, RateAsked, RateCaller};
 use crate::sync::locked;
@@ -29,7 +28,7 @@ use crate::types::error::{Error, Result};
 /// How long before they begin turns are given out, besides two round trips. So the next ones are known when
 /// the last one begins.
 const WINDOW: Duration = Duration::from_millis(20);
-const LONGEST_WINDOW: Duration = Duration::from_micros(protocol::LONGEST_WINDOW);
+const LONGEST_WINDOW: Duration = Duration::from_secs(1);
 /// A caller that comes later than its turn by more than this, since its thread stood still, waits for another
 /// one.
 const LATE: Duration = Duration::from_secs(1);
@@ -190,9 +189,12 @@ impl RateWaitlist {
 
     /// Takes a turn that begins now, if nobody waits.
     pub(crate) async fn try_acquire(&self, cost: u32) -> Result<()> {
+        let (client, limit) = (&self.client, self.client.options.attempt_timeout());
         let (waiting, failing) = {
             let state = locked(&self.state);
-            (state.waiters.len() as u64, state.failing.clone())
+            let failing = state.failing.clone();
+            let failing = failing.filter(|(since, _)| client.now().since(*since) >= limit);
+            (state.waiters.len() as u64, failing)
         };
         let busy = |ttl, waiting| Error::Busy {
             name: Arc::default(),
@@ -208,7 +210,6 @@ impl RateWaitlist {
             ..self.ask(Duration::ZERO, vec![RateCaller { age: 0, cost }])
         };
         // A turn that an unknown attempt took is not used.
-        let (client, limit) = (&self.client, self.client.options.attempt_timeout());
         let (answer, _) = answered_within(limit, client, || client.call(ask.clone())).await?;
         let RateAsked { waits, again, ahead } = answer.reply;
         match waits.is_empty() {
@@ -251,12 +252,13 @@ impl RateWaitlist {
         (Waiting { waitlist, arrival }, turn)
     }
 
-    /// Has the task ask now if the first waiter needs fewer turns than that for which it was told when to ask
-    /// again: that one gave up.
+    /// Has the task ask now if that for which it was told when to ask again has given up, and the first
+    /// waiter needs fewer turns. If nobody waits any more, the turns may be those of another waitlist.
     fn hasten(&self, state: &mut State) {
         let first = state.waiters.first_key_value();
-        if let Some((_, first)) = first.filter(|(_, first)| first.cost < state.awaited) {
-            state.awaited = first.cost;
+        let cost = first.map_or(1, |(_, first)| first.cost);
+        if cost < state.awaited {
+            state.awaited = cost;
             self.sooner.notify_one();
         }
     }
@@ -357,6 +359,11 @@ impl Asking {
         let mut backoff = Backoff::new();
         let mut is_queued = false;
         loop {
+            // A caller may have come while the client was closed. The waitlist leaves the queue if that still
+            // goes.
+            if let Err(error) = waitlist.client.check_open() {
+                waitlist.fail(&error);
+            }
             let callers: Vec<(Arrival, u32)> = {
                 let mut state = locked(&waitlist.state);
                 if state.waiters.is_empty() && !is_queued {
@@ -418,7 +425,6 @@ mod tests {
         let rate = Rate {
             interval: 1000,
             burst: 1000,
-            longest: 1000,
         };
         let client = locks.place().client();
         locks.rate_limits().waitlist(client, &"a".into(), &keys, rate)

@@ -24,10 +24,10 @@ pub(crate) use self::operations::Operation;
 pub(crate) use self::operations::inspect::InspectedHold;
 pub(crate) use self::operations::release::Released;
 pub(crate) use self::operations::{
-    Acquire, Acquired, CallKind, Confirmed, Contended, GetLabel, Inspect, Inspected, LONGEST_WINDOW, Look,
-    Looked, MAX_WITHDRAWN, Mode, Rate, RateAsk, RateAsked, RateCaller, RateLook, RateLooked, Release,
-    ReleaseOutcome, ReleaseWhat, Renew, Renewed, SetLabel, Shrink, SpinAcquire, SpinAcquired, SpinRelease,
-    SpinReleased, Withdraw, Withdrawn,
+    Acquire, Acquired, CallKind, Confirmed, Contended, GetLabel, Inspect, Inspected, Look, Looked,
+    MAX_WITHDRAWN, Mode, Rate, RateAsk, RateAsked, RateCaller, RateLook, RateLooked, Release, ReleaseOutcome,
+    ReleaseWhat, Renew, Renewed, SetLabel, Shrink, SpinAcquire, SpinAcquired, SpinRelease, SpinReleased,
+    Withdraw, Withdrawn,
 };
 pub(crate) use self::push::Push;
 pub(crate) use self::rules::ByRules;

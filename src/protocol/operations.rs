@@ -18,7 +18,7 @@ pub(crate) use self::acquire::{Acquire, Acquired, Contended, Mode};
 pub(crate) use self::inspect::{Inspect, Inspected};
 pub(crate) use self::label::{GetLabel, SetLabel};
 pub(crate) use self::look::{Look, Looked};
-pub(crate) use self::rate::{LONGEST_WINDOW, Rate, RateAsk, RateAsked, RateCaller, RateLook, RateLooked};
+pub(crate) use self::rate::{Rate, RateAsk, RateAsked, RateCaller, RateLook, RateLooked};
 pub(crate) use self::release::{Release, ReleaseOutcome, ReleaseWhat};
 pub(crate) use self::renew::{Confirmed, Renew, Renewed};
 pub(crate) use self::shrink::Shrink;

@@ -160,8 +160,8 @@ pub struct RateStatus {
     /// How many calls that take one turn may begin now, if nobody waits: at most one and the
     /// [burst](crate::RateLimit::burst).
     pub available: u64,
-    /// How long it takes until a call of this [cost](crate::RateLimit::cost) may begin, if nobody waits.
-    /// Zero if it may begin now.
+    /// How long it takes until a call of this [cost](crate::RateLimit::cost) may begin, if nobody waits, in
+    /// whole ms. Zero if it may begin now.
     #[cfg_attr(
         feature = "serde",
         serde(rename = "next_turn_ms", with = "crate::types::status::in_ms")

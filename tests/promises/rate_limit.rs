@@ -447,3 +447,75 @@ async fn waits_that_are_given_up_together_hold_up_nothing_else() {
     assert!(began.elapsed() < 5 * SECOND, "{:?}", began.elapsed());
     drop(waits);
 }
+
+fn client(store: &MemoryStore) -> LockManager {
+    LockManager::builder().in_memory(store).unwrap()
+}
+
+/// Race: The first caller of each process gives up, and the next one takes its place, before it has a turn.
+#[tokio::test(start_paused = true)]
+async fn turns_are_used_though_more_callers_give_up_than_have_turns() {
+    let store = MemoryStore::new();
+    let used = Arc::new(Mutex::new(0));
+    let start = Instant::now();
+    let mut arrivals = JoinSet::new();
+    for n in 0..10 {
+        let limit = client(&store).rate_limit("a", 50, SECOND);
+        let used = Arc::clone(&used);
+        arrivals.spawn(async move {
+            sleep(n * 2 * MS).await;
+            let mut calls = JoinSet::new();
+            while start.elapsed() < 10 * SECOND {
+                let (call, used) = (limit.acquire_timeout(SECOND), Arc::clone(&used));
+                calls.spawn(async move {
+                    if call.await.is_ok() && start.elapsed() > 5 * SECOND {
+                        *used.lock().unwrap() += 1;
+                    }
+                });
+                sleep(25 * MS).await;
+            }
+            calls.join_all().await;
+        });
+    }
+    arrivals.join_all().await;
+    let used = *used.lock().unwrap();
+    // 5 s, and the last second's callers.
+    assert!((270..=310).contains(&used), "{used}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn callers_that_name_another_burst_give_no_turn_twice() {
+    let store = MemoryStore::new();
+    let (saving, other) = (client(&store), client(&store));
+    let saving = saving.rate_limit("a", 10, SECOND).burst(100);
+    let other = other.rate_limit("a", 10, SECOND);
+    let begun = Arc::new(Mutex::new(0));
+    for _ in 0..200 {
+        let (call, begun) = (saving.acquire(), Arc::clone(&begun));
+        tokio::spawn(async move {
+            call.await.unwrap();
+            *begun.lock().unwrap() += 1;
+        });
+    }
+    for _ in 0..50 {
+        sleep(20 * MS).await;
+        assert!(other.acquire_timeout(MS).await.is_err());
+        assert!(other.try_acquire().await.is_err());
+    }
+    let begun = *begun.lock().unwrap();
+    assert!((100..=112).contains(&begun), "{begun}");
+}
+
+/// Race: A process whose caller needs many turns is first in the queue, and its caller gives up.
+#[tokio::test(start_paused = true)]
+async fn a_wait_for_many_turns_that_is_given_up_holds_up_no_other_process() {
+    let store = MemoryStore::new();
+    let [here, there] = [client(&store), client(&store)].map(|locks| locks.rate_limit("a", 100, 10 * SECOND));
+    here.acquire().await.unwrap();
+    let many = tokio::spawn(here.cost(100).acquire_timeout(100 * MS));
+    sleep(50 * MS).await;
+    let start = Instant::now();
+    there.acquire().await.unwrap();
+    assert!(start.elapsed() < SECOND, "{:?}", start.elapsed());
+    assert!(many.await.unwrap().is_err());
+}

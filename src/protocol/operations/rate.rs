@@ -11,9 +11,6 @@ use crate::protocol::keys::RateKeys;
 use crate::protocol::script::{Declared, PubSubMode, RATE_ASK, ReplyError, ReplyReader, ScriptCall};
 use crate::time::server_time::ServerTime;
 
-/// How far ahead a waitlist asks for turns at most, in µs.
-pub(crate) const LONGEST_WINDOW: u64 = 1_000_000;
-
 /// How fast turns come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Rate {
@@ -21,8 +18,6 @@ pub(crate) struct Rate {
     pub(crate) interval: u64,
     /// By how many µs turns may come early.
     pub(crate) burst: u64,
-    /// The longest time that one caller takes: for all turns of a period, and of a burst.
-    pub(crate) longest: u64,
 }
 
 /// A caller that waits for its turn.
@@ -78,17 +73,12 @@ pub(crate) struct RateLooked {
 
 /// The call for the turns of a rate. The other arguments of a `mode` follow.
 fn script_call(keys: &RateKeys, waitlist: &str, mode: &str, rate: Rate) -> ScriptCall {
-    let Rate {
-        interval,
-        burst,
-        longest,
-    } = rate;
+    let Rate { interval, burst } = rate;
     ScriptCall::new(&RATE_ASK, &[&keys.rate, &keys.queue])
         .with(waitlist)
         .with(mode)
         .with(interval)
         .with(burst)
-        .with(longest)
 }
 
 impl Operation for RateLook {
@@ -169,7 +159,6 @@ mod tests {
             rate: Rate {
                 interval: 1,
                 burst: 1,
-                longest: 1,
             },
             window: 0,
             callers: vec![RateCaller { age: 0, cost: 1 }],

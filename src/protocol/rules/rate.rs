@@ -5,12 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{ByRules, RETENTION_MS, Rules, Run};
-use crate::protocol::operations::{LONGEST_WINDOW, Rate, RateAsk, RateAsked, RateLook, RateLooked};
+use crate::protocol::operations::{RateAsk, RateAsked, RateLook, RateLooked};
 
 /// A waitlist that asks later than it should by more than this is passed over until it asks again.
 const GRACE: u64 = 50_000;
 /// When a waitlist asks again, if the next turn belongs to another one, which is somewhat late.
 const OVERDUE: u64 = 5_000;
+/// When a waitlist asks again, if the first one asks later: the caller of that one may give up.
+const CHECK: u64 = 250_000;
 /// The longest and the shortest time after which a waitlist asks again.
 const LONGEST_PAUSE: u64 = 5_000_000;
 const SHORTEST_PAUSE: u64 = 1_000;
@@ -20,8 +22,9 @@ const HEADS: usize = 16;
 /// A rate limit. All times are in µs.
 #[derive(Debug, Default)]
 pub(crate) struct RateTurns {
-    /// The time of the next turn.
+    /// The time of the next turn, and of the call that wrote it.
     pub(crate) next: u64,
+    pub(crate) written: u64,
     /// When the first caller of each waitlist came.
     pub(crate) queue: BTreeSet<(u64, Arc<str>)>,
     /// When each waitlist is late.
@@ -38,10 +41,15 @@ struct Heads {
 }
 
 impl RateTurns {
-    /// The time of the next turn. If the clock was set back, a time that no call can have written counts as
-    /// the latest one that can.
-    fn next_at(&self, us: u64, rate: Rate) -> u64 {
-        self.next.min(us + LONGEST_WINDOW + rate.longest + rate.burst)
+    /// The time of the next turn. If the clock was set back since it was written, so is the turn.
+    fn next_at(&self, us: u64) -> u64 {
+        self.next.saturating_sub(self.written.saturating_sub(us))
+    }
+
+    fn place_of(&self, waitlist: &str) -> Option<u64> {
+        let mut queue = self.queue.iter();
+        let queued = queue.find(|(_, queued)| **queued == *waitlist);
+        queued.map(|(came, _)| *came)
     }
 
     fn heads(&self, us: u64, waitlist: &str) -> Heads {
@@ -71,7 +79,7 @@ impl ByRules for RateLook {
         let us = run.now.us;
         let turns = rules.rates.entry(self.keys.rate.clone()).or_default();
         RateLooked {
-            next: turns.next_at(us, self.rate),
+            next: turns.next_at(us),
             us,
             waiting: (turns.queue.len() - turns.heads(us, "").late.len()) as u64,
         }
@@ -82,13 +90,19 @@ impl ByRules for RateAsk {
     fn by_rules(&self, rules: &mut Rules, run: Run<'_>) -> RateAsked {
         let (us, rate) = (run.now.us, self.rate);
         let turns = rules.rates.entry(self.keys.rate.clone()).or_default();
-        let mut next = turns.next_at(us, rate);
+        let mut next = turns.next_at(us);
         let Heads { others, late } = turns.heads(us, &self.waitlist);
         let first = others.first().copied();
+        // Until it has had a turn, a waitlist keeps its place, though the caller that came then may have
+        // given up.
+        let place = turns.place_of(&self.waitlist).filter(|_| self.waits);
         let mut waits = Vec::new();
         let mut left = None;
         for caller in &self.callers {
-            let (came, cost) = (us.saturating_sub(caller.age), u64::from(caller.cost));
+            let (mut came, cost) = (us.saturating_sub(caller.age), u64::from(caller.cost));
+            if let Some(place) = place.filter(|_| waits.is_empty()) {
+                came = came.min(place);
+            }
             let free_at = us.max((next + (cost - 1) * rate.interval).saturating_sub(rate.burst));
             if free_at > us + self.window || first.is_some_and(|(first, _)| first <= came) {
                 left = Some((came, free_at));
@@ -104,10 +118,13 @@ impl ByRules for RateAsk {
             // Each waitlist before this one takes a turn at least, but not before the first of them asks.
             again = (free_at + ahead * rate.interval).saturating_sub(us + self.window);
             if let Some((_, due)) = before {
-                again = again.max(match due - GRACE > us {
+                let first_asks = match due - GRACE > us {
                     true => due - GRACE - us,
                     false => OVERDUE,
-                });
+                };
+                again = again.max(first_asks.min(CHECK));
+                // Those that do not ask any more are passed over by then.
+                again = again.min(due - us + ahead * GRACE);
             }
             again = again.max(SHORTEST_PAUSE);
             // A try does not ask again: the reply says when a turn can come.
@@ -122,9 +139,9 @@ impl ByRules for RateAsk {
         if let Some((came, _)) = left.filter(|_| self.waits) {
             turns.queue.insert((came, Arc::clone(&self.waitlist)));
             turns.due.insert(Arc::clone(&self.waitlist), us + again + GRACE);
-            turns.next = next;
-        } else if !waits.is_empty() {
-            turns.next = next;
+            (turns.next, turns.written) = (next, us);
+        } else if !waits.is_empty() || turns.written > us {
+            (turns.next, turns.written) = (next, us);
         }
         turns.kept_until = run.now.ms + next.saturating_sub(us) / 1000 + RETENTION_MS;
         RateAsked {

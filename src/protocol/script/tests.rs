@@ -122,7 +122,6 @@ fn invocations() -> Vec<(ScriptCall, Priority)> {
             rate: Rate {
                 interval: 20_000,
                 burst: 0,
-                longest: 1_000_000,
             },
             window: 20_000,
             callers: vec![RateCaller { age: 0, cost: 1 }],

@@ -49,11 +49,7 @@ fn random(rng: &mut Rng, keys: &Arc<RateKeys>, us: u64) -> RateAsk {
         keys: Arc::clone(keys),
         waitlist: format!("waitlist-{}", rng.u8(..20)).into(),
         waits: rng.u8(..6) > 0,
-        rate: Rate {
-            interval,
-            burst,
-            longest: 10 * interval + burst,
-        },
+        rate: Rate { interval, burst },
         window: [0, 20, 200][rng.usize(..3)] * MS,
         callers,
     }
@@ -116,7 +112,6 @@ fn no_period_has_more_turns_than_its_limit_and_burst() {
             ask.rate = Rate {
                 interval,
                 burst: burst * interval,
-                longest: (turns + burst) * interval,
             };
             for caller in &mut ask.callers {
                 caller.cost = caller.cost.min(u32::try_from(turns + burst).unwrap());
@@ -136,5 +131,85 @@ fn no_period_has_more_turns_than_its_limit_and_burst() {
                 "seed {seed}: {within} of {turns} and {burst}"
             );
         }
+    }
+}
+
+/// Asks when the rules say so, for one caller, until it has its turn. Returns when that begins.
+fn turn_of(rules: &mut Rules, ask: &RateAsk, came: u64, mut us: u64) -> u64 {
+    loop {
+        let caller = RateCaller {
+            age: us - came,
+            cost: 1,
+        };
+        let ask = RateAsk {
+            callers: vec![caller],
+            ..ask.clone()
+        };
+        let asked = by_rules(rules, &ask, us);
+        if let Some(wait) = asked.waits.first() {
+            return us + u64::try_from(wait.as_micros()).unwrap();
+        }
+        us += u64::try_from(asked.again.as_micros()).unwrap() + 1;
+    }
+}
+
+/// Race: Waitlists are first that do not ask any more, or that may ask much later than the others.
+#[test]
+fn waitlists_that_do_not_ask_hold_up_no_turn_however_rare_turns_are() {
+    let keys = Arc::new(RateKeys::new("fairlock", "a").unwrap());
+    for (interval, slow) in [(4000, 4000), (100, 60_000), (20, 20)] {
+        let mut rules = Rules::new(100);
+        let ask = |waitlist: u64, interval: u64, age: u64| RateAsk {
+            keys: Arc::clone(&keys),
+            waitlist: format!("waitlist-{waitlist}").into(),
+            waits: true,
+            rate: Rate {
+                interval: interval * MS,
+                burst: 0,
+            },
+            window: 20 * MS,
+            callers: vec![RateCaller { age, cost: 1 }],
+        };
+        by_rules(&mut rules, &ask(0, interval, 0), START);
+        for waitlist in 1..4 {
+            by_rules(&mut rules, &ask(waitlist, slow, 0), START + waitlist * 5 * MS);
+        }
+        let came = START + 30 * MS;
+        let begins = turn_of(&mut rules, &ask(4, interval, 0), came, came);
+        let latest = START + interval * MS + 400 * MS;
+        assert!(begins <= latest, "{interval}: {} ms", (begins - START) / MS);
+    }
+}
+
+/// Its clock is set back, and only tries come, which write nothing if they have no turn.
+#[test]
+fn a_clock_that_is_set_back_keeps_the_distance_to_the_next_turn() {
+    let mut scripts = Scripts::start(100, &ClientId::from_number(1));
+    let keys = Arc::new(RateKeys::new("fairlock", "a").unwrap());
+    let ask = |waits: bool| RateAsk {
+        keys: Arc::clone(&keys),
+        waitlist: "waitlist".into(),
+        waits,
+        rate: Rate {
+            interval: 1000 * MS,
+            burst: 0,
+        },
+        window: 0,
+        callers: vec![RateCaller { age: 0, cost: 1 }],
+    };
+    let hour = 3_600_000 * MS;
+    let mut rules = Rules::new(100);
+    for (waits, at, wait) in [
+        (true, START, Some(0)),
+        (false, START - hour + 300 * MS, None),
+        (false, START - hour + 1200 * MS, None),
+        (false, START - hour + 1301 * MS, Some(0)),
+        (true, START - hour + 1302 * MS, None),
+        (true, START - 2 * hour, None),
+    ] {
+        let asked = by_script(&mut scripts, &ask(waits), at);
+        assert_eq!(asked, by_rules(&mut rules, &ask(waits), at));
+        let begins = asked.waits.first().map(std::time::Duration::as_micros);
+        assert_eq!(begins, wait, "{}", at / MS);
     }
 }
