@@ -136,11 +136,12 @@ impl ByRules for RateAsk {
         if self.waits {
             turns.leave(&self.waitlist);
         }
-        if let Some((came, _)) = left.filter(|_| self.waits) {
+        let queued = left.filter(|_| self.waits);
+        if let Some((came, _)) = queued {
             turns.queue.insert((came, Arc::clone(&self.waitlist)));
             turns.due.insert(Arc::clone(&self.waitlist), us + again + GRACE);
-            (turns.next, turns.written) = (next, us);
-        } else if !waits.is_empty() || turns.written > us {
+        }
+        if queued.is_some() || !waits.is_empty() || turns.written > us {
             (turns.next, turns.written) = (next, us);
         }
         turns.kept_until = run.now.ms + next.saturating_sub(us) / 1000 + RETENTION_MS;

@@ -181,7 +181,7 @@ fn waitlists_that_do_not_ask_hold_up_no_turn_however_rare_turns_are() {
     }
 }
 
-/// Its clock is set back, and only tries come, which write nothing if they have no turn.
+/// Also where only tries come, which otherwise write nothing without a turn.
 #[test]
 fn a_clock_that_is_set_back_keeps_the_distance_to_the_next_turn() {
     let mut scripts = Scripts::start(100, &ClientId::from_number(1));
